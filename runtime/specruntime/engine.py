@@ -1,0 +1,81 @@
+"""What a backend offers to the loop: an engine owns weights, a context owns one generation's buffers.
+
+A backend opens an `Engine` from a `GraphSpec`; each session takes its own `Context` from it. All buffers of a context
+are allocated when it is made; after that nothing moves and nothing is allocated. Knows nothing of drafts or sampling.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.manifest import GraphSpec, Profile
+
+
+@dataclass(frozen=True)
+class Window:
+    """Host staging buffers of one profile, written before `run` and read after it. B batch rows, W width, R rows.
+
+    The arrays live as long as their context and never move. `window_mask` and `query_lengths` are None where the
+    compiled graph does not take them.
+    """
+
+    profile: Profile
+    input_ids: NDArray[np.int64]  # [B, W]
+    position_ids: NDArray[np.int64]  # [B, W]
+    cache_length: NDArray[np.int64]  # [B] committed rows, where this window is written
+    logits_rows: NDArray[np.int64]  # [B, R] window rows that get logits
+    window_mask: NDArray[np.bool_] | None  # [B, W, W] row i may see window node j
+    query_lengths: NDArray[np.int32] | None  # [B] valid rows; the rest of the window is padding
+    top_ids: NDArray[np.int64]  # [B, R] out: argmax over the real vocabulary
+
+
+class Context(Protocol):
+    """One session's KV cache and staging buffers over one engine. Not thread-safe."""
+
+    spec: GraphSpec
+
+    def window(self, profile: str) -> Window:
+        """The staging buffers of the profile; KeyError for a name the graph does not have."""
+        ...
+
+    def run(self, window: Window) -> None:
+        """Runs one window: writes its W cache rows at `cache_length` and fills `top_ids`.
+
+        Raises `EngineFailed` when the backend reports an error; the cache is undefined then.
+        """
+        ...
+
+    def logits(self, window: Window) -> NDArray[np.float32]:
+        """[B, R, padded_vocab] of the last run of this window; valid until the next run of this context."""
+        ...
+
+    def cache(self) -> dict[str, NDArray[np.generic]]:
+        """The KV cache by input name, each [B, kv_heads, capacity, head_dim]; a view on the host backends."""
+        ...
+
+    def zero(self) -> None:
+        """Zeroes every cache row."""
+        ...
+
+    def close(self) -> None:
+        """Frees the buffers; further calls raise `WrongState`. Idempotent."""
+        ...
+
+
+class Engine(Protocol):
+    """A loaded graph: weights and compiled code, shared by its contexts. `run` of different contexts may overlap."""
+
+    spec: GraphSpec
+
+    def new_context(self) -> Context:
+        """Allocates one session's buffers and runs every profile once, so that later runs allocate nothing.
+
+        Raises `OutOfMemory` when a buffer does not fit.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees the weights. Contexts must be closed first. Idempotent."""
+        ...

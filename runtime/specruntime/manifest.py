@@ -1,0 +1,143 @@
+"""The schema of `manifest.json`: everything a runtime needs to know about a bundle.
+
+Owns names, dtypes, shapes, alias pairs, profiles, vocabulary and file hashes. Knows nothing of how an engine runs.
+Unknown keys are refused; a bundle of a newer schema version is refused before its other keys are looked at.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
+Dimension = PositiveInt | Literal["B", "W", "R"]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+RelativePath = Annotated[str, Field(min_length=1)]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TensorSpec(_Closed):
+    """One engine input or output. Symbols: B batch rows, W window width, R rows that get logits."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Dimension, ...]
+
+
+class AliasPair(_Closed):
+    """An input and an output that are the same memory (a KV cache written in place)."""
+
+    input: str
+    output: str
+
+
+class Profile(_Closed):
+    """One static shape the engine is run at: W = `width`, R = `rows`."""
+
+    name: str
+    width: PositiveInt
+    rows: PositiveInt
+
+
+class OnnxRuntimeEngine(_Closed):
+    kind: Literal["onnxruntime"] = "onnxruntime"
+    provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
+    minimum_version: str
+    threads: PositiveInt | None = None
+
+
+EngineSpec = OnnxRuntimeEngine
+
+
+class GraphSpec(_Closed):
+    """One compiled graph with its own KV cache: the target, or a draft model."""
+
+    file: RelativePath
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    aliases: tuple[AliasPair, ...]
+    profiles: tuple[Profile, ...]
+    batch: PositiveInt
+    capacity: PositiveInt
+    layers: PositiveInt
+    vocab_size: PositiveInt
+    padded_vocab_size: PositiveInt
+    engine: EngineSpec
+
+    def profile(self, name: str) -> Profile:
+        """The profile called `name`; KeyError when the graph has none."""
+        return next(p for p in self.profiles if p.name == name)
+
+
+class NoneDraft(_Closed):
+    kind: Literal["none"] = "none"
+
+
+class NgramDraft(_Closed):
+    """Prompt lookup: match the last n tokens (n from `max_n` down to `min_n`) and copy up to `k` that followed."""
+
+    kind: Literal["ngram"] = "ngram"
+    k: PositiveInt
+    max_n: PositiveInt
+    min_n: PositiveInt
+
+
+class ModelDraft(_Closed):
+    """A smaller checkpoint that proposes `k` tokens, one step each."""
+
+    kind: Literal["model"] = "model"
+    k: PositiveInt
+    graph: GraphSpec
+
+
+DraftSpec = Annotated[NoneDraft | NgramDraft | ModelDraft, Field(discriminator="kind")]
+
+
+class TokenizerSpec(_Closed):
+    """Tokenizer files inside the bundle; `sha256` identifies the token table shared by target and draft."""
+
+    file: RelativePath
+    sha256: Sha256
+    chat_template: RelativePath | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+
+
+class CheckPrompt(_Closed):
+    """A prompt that `check` decodes: text for bundles with a tokenizer, ids for those without."""
+
+    id: str
+    text: str | None = None
+    ids: tuple[NonNegativeInt, ...] | None = None
+    chat: bool = True
+
+
+class CheckSpec(_Closed):
+    prompts: tuple[CheckPrompt, ...]
+    max_new_tokens: PositiveInt
+
+
+class FileRecord(_Closed):
+    sha256: Sha256
+    bytes: NonNegativeInt
+
+
+class Manifest(_Closed):
+    """All of `manifest.json`."""
+
+    schema_version: int
+    name: str
+    producer: str
+    precision: Literal["fp32", "fp16", "bf16"]
+    target: GraphSpec
+    draft: DraftSpec
+    eos_token_ids: tuple[NonNegativeInt, ...]
+    tokenizer: TokenizerSpec | None = None
+    rope: str | None = None
+    check: CheckSpec
+    files: dict[RelativePath, FileRecord]
