@@ -1,0 +1,50 @@
+# Each target sets up all it needs on a fresh machine: a virtual environment beside this file, pinned versions.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BUNDLE := smollm2-135m-ngram.bundle
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint format bench clean
+
+help:
+	@echo "make demo       build SmolLM2-135M with n-gram drafts, watch it answer, check the answer against plain decoding"
+	@echo "make test       lint, types and every test"
+	@echo "make test-fast  the same without the tests marked slow"
+	@echo "make bench      latency tests against PyTorch"
+	@echo "make lint       ruff and mypy"
+	@echo "make format     ruff's fixes and formatting"
+	@echo "make clean      remove the environment and caches"
+
+$(READY): pyproject.toml runtime/pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "found Python %d.%d, 3.11 or newer is needed: make PYTHON=python3.11" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e './runtime[ort,text]' -e '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/specexport build recipes/smollm2-135m-ngram.yaml -o $(BUNDLE)
+	$(BIN)/specexport generate $(BUNDLE) --chat --stats --max-new-tokens 128 --prompt-file recipes/demo-prompt.txt
+	$(BIN)/specexport check $(BUNDLE)
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-fast: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python -m pytest tests/latency --benchmark-only --timeout 1800
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
