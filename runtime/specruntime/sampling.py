@@ -1,0 +1,117 @@
+"""How one answer chooses its tokens: one law for plain decoding, for drafting and for verification.
+
+Owns the order processors -> candidates -> draw and the output position that keys the noise. Knows nothing of windows or
+drafts: a row of logits is judged for the committed tokens plus the `pending` ones the caller names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.errors import InvalidArgument
+from specruntime.noise import Stream, gumbel
+from specruntime.params import SamplingParams
+from specruntime.processors import Processors
+from specruntime.warping import best, candidates, probabilities
+
+__all__ = ["Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"]
+
+
+class Sampler:
+    """The choice of tokens for one answer. Rows are [vocab_size] or longer; what lies beyond is padding, never chosen.
+
+    Nothing but `commit` changes it, so a row may be judged any number of times.
+    """
+
+    def __init__(
+        self, params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int], prompt: Sequence[int]
+    ) -> None:
+        """Raises `InvalidArgument` when a token id or `logprobs` does not fit the vocabulary."""
+        if params.logprobs is not None and params.logprobs > vocab_size:
+            raise InvalidArgument(
+                f"logprobs is {params.logprobs}, expected at most the vocabulary, {vocab_size}"
+            )
+        self.params = params
+        self._vocab = vocab_size
+        self._processors = Processors(params, vocab_size, eos_token_ids, prompt)
+        self._position = 0
+
+    @property
+    def position(self) -> int:
+        """How many tokens of the answer are committed: the output position of the next one."""
+        return self._position
+
+    @property
+    def greedy_ids_suffice(self) -> bool:
+        """True when the argmax of the raw logits is the answer and nothing else of them is asked for."""
+        return self.params.temperature == 0 and self._processors.idle and self.params.logprobs is None
+
+    def sample(self, logits_row: NDArray[np.float32], pending: Sequence[int] = ()) -> int:
+        """The token after prompt + committed + pending, under the match rule.
+
+        A function of (seed, output position, the law) alone: drafting and verifying with it at the same position use
+        the same noise, which makes a good draft agree often (Gumbel coupling). Raises as `distribution` does.
+        """
+        position = self._position + len(pending)
+        row = self._processors.apply(self._real(logits_row), position, pending)
+        if self.params.temperature == 0:
+            return best(row)
+        kept = candidates(row, self.params)
+        scores = kept.logits + gumbel(self.params.seed, position, kept.ids)
+        return int(kept.ids[np.argmax(scores)])
+
+    def distribution(
+        self, logits_row: NDArray[np.float32], pending: Sequence[int] = ()
+    ) -> NDArray[np.float32]:
+        """[vocab_size] the law of the token after prompt + committed + pending; one-hot at temperature 0.
+
+        Raises `EngineFailed` for a row with NaN or +inf, `InvalidArgument` for a short row or when every token is
+        banned.
+        """
+        row = self._processors.apply(self._real(logits_row), self._position + len(pending), pending)
+        if self.params.temperature > 0:
+            return probabilities(candidates(row, self.params), self._vocab)
+        law = np.zeros(self._vocab, np.float32)
+        law[best(row)] = 1
+        return law
+
+    def stream(self, position: int, purpose: str) -> Stream:
+        """The uniform numbers for one purpose ("draft", "accept") at an output position, always from the first."""
+        return Stream(self.params.seed, position, purpose)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Makes the tokens part of the answer."""
+        self._processors.commit(tokens)
+        self._position += len(tokens)
+
+    def _real(self, logits_row: NDArray[np.float32]) -> NDArray[np.float32]:
+        if logits_row.ndim != 1 or logits_row.size < self._vocab:
+            raise InvalidArgument(
+                f"the logits row has shape {logits_row.shape}, expected [{self._vocab}] or longer"
+            )
+        return logits_row[: self._vocab]
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Log-probabilities, in nats, under the raw logits: before penalties, temperature and truncation."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # (id, logprob), best first, the lowest id first among equals
+
+
+def token_logprobs(logits_row: NDArray[np.float32], token: int, top: int, vocab_size: int) -> TokenLogprobs:
+    """The log-probability of `token` and of the `top` most likely tokens; log-softmax of the row's real part."""
+    row = logits_row[:vocab_size]
+    peak = np.max(row)
+    normaliser = float(peak) + float(np.log(np.sum(np.exp(row - peak), dtype=np.float64)))
+    ids: NDArray[np.int64] = np.empty(0, np.int64)
+    if top:
+        lowest = np.partition(row, row.size - top)[row.size - top]
+        ids = np.flatnonzero(row >= lowest)
+        ids = ids[np.lexsort((ids, -row[ids]))][:top]
+    best_tokens = tuple((int(i), float(row[i]) - normaliser) for i in ids)
+    return TokenLogprobs(token, float(row[token]) - normaliser, best_tokens)
