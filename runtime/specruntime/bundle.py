@@ -1,0 +1,180 @@
+"""Opening a bundle: a directory that holds everything one pair of models needs to decode.
+
+Owns the order of refusals (a newer schema before its keys, keys before files, files before engines) and the lifetime
+of what is opened. Never writes into the bundle and keeps no path of the working directory, so a bundle may be moved,
+copied or mounted read-only; once open, it must stay where it is.
+"""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from pydantic import ValidationError
+
+from specruntime.bundle_files import REBUILD, check_files
+from specruntime.closed_schema import describe_problem
+from specruntime.engine import Engine
+from specruntime.errors import BundleInvalid, BundleTooNew, WrongState
+from specruntime.manifest import MANIFEST_NAME, SCHEMA_VERSION, Manifest, ModelDraft, NoneDraft
+from specruntime.manifest_checks import check_manifest
+from specruntime.text import TextCodec
+
+if TYPE_CHECKING:
+    from specruntime.engines import EngineOptions
+    from specruntime.session import Session
+
+
+def load_manifest(path: str | Path, verify: bool = True) -> Manifest:
+    """The manifest of the bundle directory `path`, checked against itself and against the files beside it.
+
+    `verify=False` skips the sha256 of the files (their presence and size are still checked); hashing takes about
+    0.4 s for a 540 MB bundle. Raises `BundleTooNew`, `BundleHashMismatch` or `BundleInvalid`, naming the file or key.
+    """
+    root = Path(path)
+    manifest = _parse_manifest(_read_manifest(root))
+    check_manifest(manifest)
+    check_files(root, manifest.files, hashes=verify)
+    return manifest
+
+
+def open_bundle(
+    path: str | Path, *, options: "EngineOptions | None" = None, verify: bool = True
+) -> "LoadedBundle":
+    """Loads the bundle's engines; `options` override what the manifest says of threads and provider.
+
+    Raises what `load_manifest` raises, `BackendMissing` or `BackendIncompatible` when an engine cannot be loaded here.
+    """
+    from specruntime.engines import EngineOptions, open_engine
+
+    manifest = load_manifest(path, verify)
+    root = Path(path).resolve()
+    options = options or EngineOptions()
+    target = open_engine(manifest.target, root, options)
+    if not isinstance(manifest.draft, ModelDraft):
+        return LoadedBundle(manifest, root, target, None)
+    try:
+        return LoadedBundle(manifest, root, target, open_engine(manifest.draft.graph, root, options))
+    except BaseException:
+        target.close()
+        raise
+
+
+class LoadedBundle:
+    """Engines of one bundle, shared by its sessions. Closing it closes them all. A context manager.
+
+    `new_session` may be called from any thread; each session belongs to one thread at a time.
+    """
+
+    def __init__(self, manifest: Manifest, root: Path, target: Engine, draft: Engine | None) -> None:
+        """Takes ownership of the engines; `draft` is None for kinds without a graph of their own."""
+        self.manifest = manifest
+        self.root = root
+        self._target = target
+        self._draft = draft
+        self._sessions: WeakSet[Session] = WeakSet()
+        self._closed = False
+
+    @cached_property
+    def tokenizer(self) -> TextCodec | None:
+        """Text in and out; None for a bundle without a tokenizer. Raises as `TextCodec.open`."""
+        spec = self.manifest.tokenizer
+        return None if spec is None else TextCodec.open(self.root, spec)
+
+    def new_session(self, speculate: bool = True) -> "Session":
+        """A session with its own buffers; `speculate=False` decodes plainly on the same engine.
+
+        Raises `WrongState` on a closed bundle, `OutOfMemory` when the buffers do not fit.
+        """
+        from specruntime.drafts import new_draft
+        from specruntime.session import Session
+
+        if self._closed:
+            raise WrongState("the bundle is closed; open it again")
+        spec = self.manifest.draft if speculate else NoneDraft()
+        target = self._target.new_context()
+        draft_context = None
+        try:
+            if isinstance(spec, ModelDraft):
+                assert self._draft is not None, "open_bundle opens the graph of every model draft"
+                draft_context = self._draft.new_context()
+            draft = new_draft(spec, draft_context, self.manifest.target.vocab_size)
+            session = Session(target, draft, manifest=self.manifest)
+        except BaseException:
+            target.close()
+            if draft_context is not None:
+                draft_context.close()
+            raise
+        self._sessions.add(session)
+        return session
+
+    def close(self) -> None:
+        """Closes all sessions, then frees the weights. Idempotent."""
+        self._closed = True
+        for session in list(self._sessions):
+            session.close()
+        self._target.close()
+        if self._draft is not None:
+            self._draft.close()
+
+    def __enter__(self) -> "LoadedBundle":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _read_manifest(root: Path) -> bytes:
+    if not root.exists():
+        raise BundleInvalid(f"no bundle at {root}; build one with: specexport build RECIPE -o {root}")
+    if not root.is_dir():
+        raise BundleInvalid(f"{root} is a file; a bundle is the directory that holds {MANIFEST_NAME}")
+    try:
+        return (root / MANIFEST_NAME).read_bytes()
+    except FileNotFoundError as error:
+        raise BundleInvalid(f"{root} has no {MANIFEST_NAME}, so it is not a bundle; {REBUILD}") from error
+    except OSError as error:
+        raise BundleInvalid(f"{root / MANIFEST_NAME} cannot be read: {error.strerror}; {REBUILD}") from error
+
+
+def _parse_manifest(raw: bytes) -> Manifest:
+    try:
+        document = json.loads(raw, object_pairs_hook=_refuse_repeated_keys)
+    except (ValueError, RecursionError) as error:  # bad UTF-8 is a ValueError too
+        raise BundleInvalid(f"{MANIFEST_NAME} is not JSON: {error}; {REBUILD}") from error
+    _check_schema_version(document)
+    try:
+        return Manifest.model_validate_json(raw, strict=True)
+    except ValidationError as error:
+        problem = describe_problem(error, Manifest)
+        raise BundleInvalid(f"{MANIFEST_NAME}: {problem}; {REBUILD}") from error
+
+
+def _check_schema_version(document: Any) -> None:
+    if not isinstance(document, dict):
+        raise BundleInvalid(
+            f"{MANIFEST_NAME} holds a JSON {type(document).__name__}, expected an object; {REBUILD}"
+        )
+    version = document.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise BundleInvalid(
+            f"{MANIFEST_NAME}: schema_version is {version!r}, expected a whole number from 1 to {SCHEMA_VERSION}; "
+            f"{REBUILD}"
+        )
+    if version > SCHEMA_VERSION:
+        raise BundleTooNew(
+            f"the bundle has schema version {version}, this specruntime reads up to {SCHEMA_VERSION}; "
+            "upgrade specruntime, or build the bundle with the version installed here"
+        )
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        repeated = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise ValueError(f"the key {repeated!r} is written twice")
+    return document
