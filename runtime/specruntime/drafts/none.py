@@ -1,0 +1,24 @@
+"""The draft that proposes nothing: plain decoding, the baseline in every bundle."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.drafts import NOTHING, Proposal
+from specruntime.sampling import Sampler
+from specruntime.statistics import EngineTally
+
+
+class NoProposer:
+    k = 0
+
+    def __init__(self) -> None:
+        self.tally = EngineTally()
+
+    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
+        return NOTHING
+
+    def rewind(self, length: int) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,302 @@
+"""One generation: the committed tokens, the target's cache, and the round that grows both.
+
+    round: draft -> verify -> accept -> commit
+
+Owns the committed ids and how many of them are in the cache. Between rounds the last token is not: it is row 0 of the
+next window, so rolling back is setting an integer and stale cache rows are simply written over. Knows nothing of
+text, stop conditions or files.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.accept import accept_greedy, accept_match, accept_rejection
+from specruntime.drafts import NOTHING, Draft, Proposal
+from specruntime.engine import Context
+from specruntime.errors import (
+    CapacityExceeded,
+    EmptyPrompt,
+    InvalidArgument,
+    SessionBusy,
+    SessionPoisoned,
+    WrongState,
+)
+from specruntime.manifest import Manifest
+from specruntime.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
+from specruntime.statistics import Statistics
+from specruntime.windows import Feeder, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round committed: `accepted` drafted tokens and one of the target's own."""
+
+    tokens: tuple[int, ...]
+    proposed: int
+    accepted: int
+    width: int  # of the target window the tokens were read from
+    logprobs: tuple[TokenLogprobs, ...] | None  # one per token when the answer's params ask for them
+
+
+class Session:
+    """Decodes one sequence. A call from a second thread while one is running raises `SessionBusy`.
+
+    Every method but `reset` and `close` raises `SessionPoisoned` after an engine call has failed, and every method
+    but `close` raises `WrongState` once the session is closed.
+    """
+
+    def __init__(self, target: Context, draft: Draft, *, manifest: Manifest) -> None:
+        """Takes ownership of both: `close` closes them. Raises `InvalidArgument` for a graph it cannot drive."""
+        self.manifest = manifest
+        self.stats = Statistics()  # of the current answer; `begin` replaces it
+        self._feeder = Feeder(target)
+        self._draft = draft
+        # One more than fits the cache: the token that follows the last cache row.
+        self._tokens = np.zeros(self.capacity + 1, dtype=np.int64)
+        self._length = 0
+        self._cache_length = 0
+        self._prompt_length = 0
+        self._sampler: Sampler | None = None
+        self._lock = Lock()
+        self._poisoned = False
+        self._closed = False
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the target's KV cache."""
+        return self._feeder.capacity
+
+    @property
+    def length(self) -> int:
+        """Committed tokens, prompt and answers."""
+        return self._length
+
+    @property
+    def cache_length(self) -> int:
+        """Rows of the target's cache that hold committed tokens."""
+        return self._cache_length
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """[length] committed ids: a read-only view, valid until the next call that changes the session."""
+        view = self._tokens[: self._length]
+        view.flags.writeable = False
+        return view
+
+    @property
+    def poisoned(self) -> bool:
+        """An engine call failed, so the cache is undefined: only `reset` and `close` are left."""
+        return self._poisoned
+
+    def append(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
+        """Adds prompt tokens [n]; the next round feeds them. Ends the current answer: `begin` the next one.
+
+        Raises `EmptyPrompt` for no ids, `InvalidArgument` for what is not a token id, `CapacityExceeded` when they
+        do not all fit the cache. Nothing is added then.
+        """
+        with self._exclusive():
+            self._require_sound()
+            added = _token_ids(ids, self._feeder.vocab_size)
+            end = self._length + len(added)
+            if end > self.capacity:
+                raise CapacityExceeded(
+                    f"{len(added)} tokens after {self._length} pass the capacity of {self.capacity}: "
+                    "shorten the prompt, reset the session, or raise `capacity` in the recipe and build again"
+                )
+            self._tokens[self._length : end] = added
+            self._length = end
+            self._sampler = None
+
+    def begin(self, params: SamplingParams) -> None:
+        """Starts an answer to everything committed so far, with its own noise, penalties and statistics.
+
+        Raises `EmptyPrompt` when nothing is committed. Always called between `append` or `rewind` and `round`.
+        """
+        with self._exclusive():
+            self._require_sound()
+            if self._length == 0:
+                raise EmptyPrompt(
+                    "the session holds no tokens: append a prompt of at least one token before begin"
+                )
+            prompt = self._tokens[: self._length].tolist()
+            self._sampler = Sampler(params, self._feeder.vocab_size, self.manifest.eos_token_ids, prompt)
+            self._prompt_length = self._length
+            self.stats = Statistics()
+            self._feeder.tally = self.stats.target
+            self._draft.tally = self.stats.draft
+
+    def round(self) -> Round:
+        """Commits 1 to k+1 tokens, never more than `max_tokens` after `begin` unless it is already reached.
+
+        A round that finds more than one token outside the cache feeds them in chunks and commits one token. Raises
+        `WrongState` before `begin`, `CapacityExceeded` when no cache row is left, `EngineFailed` when an engine
+        fails (the session is poisoned then, its tokens are those before the round).
+        """
+        with self._exclusive():
+            sampler = self._require_answer()
+            started = perf_counter()
+            with self._poisoned_unless_done():
+                proposal = self._propose(sampler)
+                drafted = perf_counter()
+                rows = self._verify(proposal)
+                verified = perf_counter()
+            emitted = self._accept(rows, proposal, sampler)
+            logprobs = self._logprobs(rows, emitted, sampler)
+            accepted = perf_counter()
+            prefill = self._commit(emitted, sampler)
+            self.stats.count_round(prefill=prefill, proposed=len(proposal.ids), accepted=len(emitted) - 1)
+            self.stats.count_seconds(started, drafted, verified, accepted, perf_counter(), prefill=prefill)
+            return Round(
+                tuple(emitted), len(proposal.ids), len(emitted) - 1, rows.window.profile.width, logprobs
+            )
+
+    def rewind(self, length: int) -> None:
+        """Forgets every token from index `length` on. Ends the current answer: `begin` the next one.
+
+        Raises `InvalidArgument` unless 0 <= length <= `self.length`.
+        """
+        with self._exclusive():
+            self._require_sound()
+            if not 0 <= length <= self._length:
+                raise InvalidArgument(f"cannot rewind to {length}: the session holds {self._length} tokens")
+            if self._sampler is not None:
+                self.stats.discarded += self._length - max(length, self._prompt_length)
+            self._cut(length)
+
+    def reset(self) -> None:
+        """Forgets every token and heals a poisoned session by zeroing its caches."""
+        with self._exclusive():
+            self._require_open()
+            self._cut(0)
+            self._draft.reset()
+            if self._poisoned:
+                self._feeder.context.zero()
+                self._poisoned = False
+
+    def close(self) -> None:
+        """Frees the caches of target and draft. Idempotent."""
+        with self._exclusive():
+            self._closed = True
+            self._sampler = None
+            self._draft.close()
+            self._feeder.context.close()
+
+    def _propose(self, sampler: Sampler) -> Proposal:
+        """Drafts for the rows that one window can judge; nothing while more than the last token is uncached."""
+        if self._length - self._cache_length > 1:
+            return NOTHING
+        limit = self._feeder.judged_limit(self._cache_length) - 1
+        if sampler.params.max_tokens is not None:
+            limit = min(limit, self._prompt_length + sampler.params.max_tokens - self._length - 1)
+        return self._draft.propose(self._tokens[: self._length], limit, sampler) if limit > 0 else NOTHING
+
+    def _verify(self, proposal: Proposal) -> Rows:
+        """Runs the target over what it has not seen; the rows judge each draft and the token after the last."""
+        count, start = len(proposal.ids), self._cache_length
+        if count == 0:
+            return self._feeder.feed(self._tokens[start : self._length], start)
+        # The drafts wait behind the committed tokens; they count only once committed.
+        end = self._length + count
+        self._tokens[self._length : end] = proposal.ids
+        return self._feeder.judge(self._tokens[start:end], start)
+
+    def _accept(self, rows: Rows, proposal: Proposal, sampler: Sampler) -> list[int]:
+        """The tokens this round emits: the accepted drafts, then one of the target's own."""
+        if sampler.greedy_ids_suffice:
+            return accept_greedy(proposal.ids, self._feeder.top_ids(rows))
+        logits = self._feeder.logits(rows)
+        if proposal.probabilities is None:  # a deterministic draft: `match` is the rejection rule with q = 1
+            return accept_match(proposal.ids, lambda row, pending: sampler.sample(logits[row], pending))
+        return accept_rejection(
+            proposal.ids,
+            proposal.probabilities,
+            lambda row, pending: sampler.distribution(logits[row], pending),
+            sampler.stream(sampler.position, "accept"),
+        )
+
+    def _logprobs(self, rows: Rows, emitted: list[int], sampler: Sampler) -> tuple[TokenLogprobs, ...] | None:
+        """Of each emitted token under the raw logits of its own row."""
+        top = sampler.params.logprobs
+        if top is None:
+            return None
+        logits = self._feeder.logits(rows)
+        return tuple(
+            token_logprobs(row, token, top, len(row)) for row, token in zip(logits, emitted, strict=False)
+        )
+
+    def _commit(self, emitted: list[int], sampler: Sampler) -> bool:
+        """Moves the length; True when the round had fed a prompt. The last emitted token stays uncached."""
+        prefill = self._length - self._cache_length > 1
+        end = self._length + len(emitted)
+        self._tokens[self._length : end] = emitted
+        self._cache_length, self._length = end - 1, end
+        sampler.commit(emitted)
+        return prefill
+
+    def _cut(self, length: int) -> None:
+        self._sampler = None
+        self._length = length
+        self._cache_length = min(self._cache_length, max(length - 1, 0))
+        self._draft.rewind(length)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise SessionBusy("another call is running in this session: use one session per thread")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _poisoned_unless_done(self) -> Iterator[None]:
+        """A failure, or an interrupt, between engine calls leaves cache rows that nobody vouches for."""
+        self._poisoned = True
+        yield
+        self._poisoned = False
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise WrongState("the session is closed: open a new one")
+
+    def _require_sound(self) -> None:
+        self._require_open()
+        if self._poisoned:
+            raise SessionPoisoned(
+                "an engine call failed in this session: reset it (its tokens are lost) or close it"
+            )
+
+    def _require_answer(self) -> Sampler:
+        self._require_sound()
+        if self._sampler is None:
+            raise WrongState("no answer has begun since the tokens last changed: call begin before round")
+        if self._cache_length >= self.capacity:
+            raise CapacityExceeded(
+                f"all {self.capacity} rows of the cache are in use: "
+                "reset or rewind the session, or raise `capacity` in the recipe and build again"
+            )
+        return self._sampler
+
+
+def _token_ids(ids: Sequence[int] | NDArray[np.integer], vocab_size: int) -> NDArray[np.int64]:
+    """Checked ids [n]; raises `EmptyPrompt` or `InvalidArgument` naming the first that is no token."""
+    array = np.asarray(ids)
+    if array.ndim == 1 and array.size == 0:
+        raise EmptyPrompt("no token ids were given: append at least one")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidArgument(
+            f"token ids are a one-dimensional sequence of integers, found {array.ndim} dimensions of {array.dtype}"
+        )
+    outside = np.flatnonzero((array < 0) | (array >= vocab_size))
+    if outside.size:
+        index = int(outside[0])
+        raise InvalidArgument(
+            f"token id {array[index]} at index {index} is outside the vocabulary of {vocab_size}"
+        )
+    return array.astype(np.int64, copy=False)

@@ -1,0 +1,143 @@
+"""Feeding token ids into a context: which profile, what its staging buffers hold, which row answers.
+
+The one place that knows that a window never writes past the cache, that padding goes to the end, and how the rows of
+a profile line up with the tokens fed. Target and draft models both feed through it. Batch 1.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.engine import Context, Window
+from specruntime.errors import CapacityExceeded, InvalidArgument
+from specruntime.manifest import GraphSpec, Profile
+from specruntime.statistics import EngineTally
+
+# What one more row of a window costs, in launches of width 1 (weights are read once per launch). It only orders the
+# ways to cut a prompt into chunks, where a factor of two either way changes little.
+ROW_COST = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The judged rows of the last run: row `first + i` scores the token after the i-th judged id."""
+
+    window: Window
+    first: int
+    count: int
+
+
+class Feeder:
+    """Writes windows of committed or drafted ids into one context and runs them."""
+
+    def __init__(self, context: Context) -> None:
+        """Raises `InvalidArgument` for a graph whose batch or profiles this loop cannot drive."""
+        spec = context.spec
+        _refuse_unsupported(spec)
+        self.context = context
+        self.capacity = spec.capacity
+        self.vocab_size = spec.vocab_size
+        self.tally = EngineTally()
+        by_width = sorted(spec.profiles, key=lambda profile: (profile.width, profile.rows))
+        self._windows = [context.window(profile.name) for profile in by_width]
+        self._judging = [window for window in self._windows if window.profile.rows == window.profile.width]
+        self._offsets = np.arange(by_width[-1].width, dtype=np.int64)
+        for window in self._windows:
+            _stage_constants(window)
+
+    def judged_limit(self, start: int) -> int:
+        """The most rows one window can judge at cache offset `start`; 0 when the cache is full."""
+        room = self.capacity - start
+        return max((w.profile.width for w in self._judging if w.profile.width <= room), default=0)
+
+    def feed(self, ids: NDArray[np.int64], start: int) -> Rows:
+        """Feeds ids [n], n >= 1, at cache offset `start` in as many windows as they need; judges the last one.
+
+        Raises `CapacityExceeded` when the cache has fewer than n rows left; nothing has been run then.
+        """
+        if len(ids) > self.capacity - start:
+            raise CapacityExceeded(
+                f"{len(ids)} tokens at cache row {start} pass the capacity of {self.capacity}: "
+                "shorten the prompt, reset the session, or raise `capacity` in the recipe"
+            )
+        while True:
+            window = self._chunk_window(start, len(ids))
+            width = window.profile.width
+            rows = self._run(window, ids[:width], start, judged=1)
+            if len(ids) <= width:
+                return rows
+            ids, start = ids[width:], start + width
+
+    def judge(self, ids: NDArray[np.int64], start: int) -> Rows:
+        """Feeds ids [n] at cache offset `start` in one window and judges each; n <= `judged_limit(start)`."""
+        window = next(w for w in self._judging if w.profile.width >= len(ids))
+        return self._run(window, ids, start, judged=len(ids))
+
+    def _chunk_window(self, start: int, count: int) -> Window:
+        """The window that feeds `count` ids at the lowest estimated cost; the narrowest of equals."""
+        room = self.capacity - start
+        fitting = [window for window in self._windows if window.profile.width <= room]
+
+        def cost(window: Window) -> float:
+            width = window.profile.width
+            return ceil(count / width) * (1 + ROW_COST * width)
+
+        return fitting[0] if count == 1 else min(fitting, key=cost)
+
+    def _run(self, window: Window, ids: NDArray[np.int64], start: int, judged: int) -> Rows:
+        """Stages ids [n <= W] and zeros behind them, runs, and says where the last `judged` rows are."""
+        count = len(ids)
+        window.input_ids[0, :count] = ids
+        window.input_ids[0, count:] = 0
+        np.add(self._offsets[: window.profile.width], start, out=window.position_ids[0])
+        window.cache_length[0] = start
+        if window.query_lengths is not None:
+            window.query_lengths[0] = count
+        if window.profile.rows == 1:
+            window.logits_rows[0, 0] = count - 1
+        started = perf_counter()
+        self.context.run(window)
+        self.tally.add(window.profile.name, perf_counter() - started)
+        return Rows(window, 0 if window.profile.rows == 1 else count - judged, judged)
+
+    def logits(self, rows: Rows) -> NDArray[np.float32]:
+        """[count, vocab] of the judged rows, without the vocabulary's padding; valid until the next run."""
+        return self.context.logits(rows.window)[0, rows.first : rows.first + rows.count, : self.vocab_size]
+
+    def top_ids(self, rows: Rows) -> NDArray[np.int64]:
+        """[count] argmax of the judged rows; valid until the next run."""
+        return rows.window.top_ids[0, rows.first : rows.first + rows.count]
+
+
+def _refuse_unsupported(spec: GraphSpec) -> None:
+    """Raises `InvalidArgument` for what this loop does not drive: batches, and profiles without a row rule."""
+    if spec.batch != 1:
+        raise InvalidArgument(
+            f"{spec.file} is compiled for batch {spec.batch}, this session decodes one sequence: "
+            "set `batch: 1` in the recipe and build again"
+        )
+    odd = [profile for profile in spec.profiles if profile.rows not in (1, profile.width)]
+    if odd:
+        raise InvalidArgument(
+            f"{spec.file}: {_described(odd)} must have one row or as many rows as its width"
+        )
+    if not any(profile.width == 1 for profile in spec.profiles):
+        raise InvalidArgument(
+            f"{spec.file} has {_described(spec.profiles)}: a profile of width 1 is needed for the last cache rows"
+        )
+
+
+def _described(profiles: Iterable[Profile]) -> str:
+    return ", ".join(f"profile {p.name!r} ({p.width} wide, {p.rows} rows)" for p in profiles) or "no profile"
+
+
+def _stage_constants(window: Window) -> None:
+    """Writes what never changes for a chain: row i sees window nodes 0..i, and each row answers for itself."""
+    if window.window_mask is not None:
+        window.window_mask[0] = np.tri(window.profile.width, dtype=np.bool_)
+    if window.profile.rows > 1:
+        window.logits_rows[0] = np.arange(window.profile.rows)

@@ -1,0 +1,212 @@
+"""A language model without weights, for tests of the loop: every mistake of the loop changes its tokens.
+
+Each cache row stores the (token id, position) that was written there. The logits of a window row are a hash of the
+rows it sees: the cache below `cache_length` as it lies in memory, and the window nodes its mask allows. So a wrong
+row, a stale row, a wrong position or a wrong mask gives other tokens than a clean run.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.drafts import new_draft
+from specruntime.engine import Window
+from specruntime.errors import EngineFailed, WrongState
+from specruntime.manifest import (
+    AliasPair,
+    CheckSpec,
+    DraftSpec,
+    GraphSpec,
+    Manifest,
+    ModelDraft,
+    NoneDraft,
+    OnnxRuntimeEngine,
+    Profile,
+    TensorSpec,
+)
+from specruntime.session import Session
+
+VOCAB = 97
+PADDED = 104
+CACHE = "past_key.0"
+
+
+def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """splitmix64's finaliser."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _uniform(key: int, count: int) -> NDArray[np.float32]:
+    """[count] numbers in [0, 1), a function of key alone."""
+    words = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    return ((_mix(words) >> np.uint64(40)) * np.float64(2.0**-24)).astype(np.float32)
+
+
+class Language:
+    """Logits [vocab] of a set of visible (id, position) rows; the order of rows in memory does not matter.
+
+    `habit` weighs what follows the last token alone, so that n-grams repeat; `drift` adds this language's own noise,
+    so that two languages of one seed agree as often as wanted (0: always).
+    """
+
+    def __init__(self, seed: int = 1, *, habit: float = 0.5, drift: float = 0.0, vocab: int = VOCAB) -> None:
+        self.seed, self.habit, self.drift, self.vocab = seed, habit, drift, vocab
+        self._bigram = 8 * np.stack([_uniform(seed * 7919 + 31 * token, vocab) for token in range(vocab)])
+
+    def logits(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """rows [n, 2] of (id, position), the last written one last."""
+        if not np.isfinite(rows).all():
+            return np.full(self.vocab, np.nan, dtype=np.float32)
+        ids, positions = rows.astype(np.int64).astype(np.uint64).T
+        state = int(_mix(ids * np.uint64(1_000_003) + positions * np.uint64(8_191) + np.uint64(self.seed)).sum())
+        row = 8 * _uniform(state, self.vocab) + self.habit * self._bigram[int(rows[-1, 0]) % self.vocab]
+        if self.drift:
+            row = row + self.drift * _uniform(state ^ 0x5DEECE66D, self.vocab)
+        return row
+
+
+class ScriptedContext:
+    """A `Context` over a `Language`. Padded rows answer -1 and NaN; `failing` is asked before each run."""
+
+    def __init__(self, spec: GraphSpec, language: Language) -> None:
+        self.spec = spec
+        self.language = language
+        self.failing: Callable[[], bool] = lambda: False
+        self.runs: list[str] = []
+        self.closed = False
+        self._cache = np.zeros((1, 1, spec.capacity, 2), dtype=np.float32)
+        self._windows = {profile.name: _window(profile) for profile in spec.profiles}
+        self._logits = {
+            p.name: np.zeros((1, p.rows, spec.padded_vocab_size), np.float32) for p in spec.profiles
+        }
+
+    def window(self, profile: str) -> Window:
+        return self._windows[profile]
+
+    def run(self, window: Window) -> None:
+        if self.closed:
+            raise WrongState("closed")
+        self.runs.append(window.profile.name)
+        start, width = int(window.cache_length[0]), window.profile.width
+        if start + width > self.spec.capacity:
+            raise EngineFailed(f"rows {start}..{start + width} pass the capacity of {self.spec.capacity}")
+        rows = self._cache[0, 0]
+        rows[start : start + width, 0] = window.input_ids[0]
+        rows[start : start + width, 1] = window.position_ids[0]
+        if self.failing():
+            rows[:] = 12345.0
+            raise EngineFailed("scripted failure")
+        assert window.window_mask is not None and window.query_lengths is not None
+        for index, node in enumerate(window.logits_rows[0]):
+            logits = self._logits[window.profile.name][0, index]
+            logits.fill(np.nan)
+            window.top_ids[0, index] = -1
+            if node < window.query_lengths[0]:
+                visible = np.flatnonzero(window.window_mask[0, node]) + start
+                seen = rows[np.concatenate((np.arange(start), visible))]
+                logits[: self.spec.vocab_size] = self.language.logits(seen)
+                logits[self.spec.vocab_size :] = 1e9  # never emitted
+                window.top_ids[0, index] = np.argmax(logits[: self.spec.vocab_size])
+
+    def logits(self, window: Window) -> NDArray[np.float32]:
+        return self._logits[window.profile.name]
+
+    def cache(self) -> dict[str, NDArray[np.generic]]:
+        return {CACHE: self._cache}
+
+    def zero(self) -> None:
+        self._cache.fill(0)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def rows(self, count: int) -> NDArray[np.float32]:
+        """[count, 2] copy of the first cache rows."""
+        return self._cache[0, 0, :count].copy()
+
+    def poison(self, start: int, value: float) -> None:
+        """Overwrites the cache rows from `start` on."""
+        self._cache[0, 0, start:] = value
+
+
+def _window(profile: Profile) -> Window:
+    width, rows = profile.width, profile.rows
+    return Window(
+        profile=profile,
+        input_ids=np.zeros((1, width), np.int64),
+        position_ids=np.zeros((1, width), np.int64),
+        cache_length=np.zeros(1, np.int64),
+        logits_rows=np.zeros((1, rows), np.int64),
+        window_mask=np.zeros((1, width, width), np.bool_),
+        query_lengths=np.zeros(1, np.int32),
+        top_ids=np.zeros((1, rows), np.int64),
+    )
+
+
+def graph_spec(
+    widths: Sequence[tuple[str, int, int]], *, capacity: int = 64, batch: int = 1, vocab: int = VOCAB
+) -> GraphSpec:
+    """A graph with profiles (name, width, rows)."""
+    cache = TensorSpec(name=CACHE, dtype="float32", shape=("B", 1, capacity, 2))
+    present = cache.model_copy(update={"name": "present_key.0"})
+    return GraphSpec(
+        file="scripted.onnx",
+        inputs=(TensorSpec(name="input_ids", dtype="int64", shape=("B", "W")), cache),
+        outputs=(TensorSpec(name="top_ids", dtype="int64", shape=("B", "R")), present),
+        aliases=(AliasPair(input=CACHE, output="present_key.0"),),
+        profiles=tuple(Profile(name=name, width=width, rows=rows) for name, width, rows in widths),
+        batch=batch,
+        capacity=capacity,
+        layers=1,
+        vocab_size=vocab,
+        padded_vocab_size=vocab + PADDED - VOCAB,
+        engine=OnnxRuntimeEngine(minimum_version="1.23"),
+    )
+
+
+def target_spec(*, verify: Sequence[int] = (5,), prefill: int = 8, capacity: int = 64) -> GraphSpec:
+    widths = [("step", 1, 1), *((f"verify_{width}", width, width) for width in verify), ("prefill", prefill, 1)]
+    return graph_spec(widths, capacity=capacity)
+
+
+def draft_spec(*, prefill: int = 8, capacity: int = 64) -> GraphSpec:
+    return graph_spec([("step", 1, 1), ("catch_up", 2, 1), ("prefill", prefill, 1)], capacity=capacity)
+
+
+def scripted_manifest(target: GraphSpec, draft: DraftSpec, eos: Sequence[int] = ()) -> Manifest:
+    return Manifest(
+        schema_version=1,
+        name="scripted",
+        producer="tests",
+        precision="fp32",
+        target=target,
+        draft=draft,
+        eos_token_ids=tuple(eos),
+        check=CheckSpec(prompts=(), max_new_tokens=1),
+        files={},
+    )
+
+
+class Bench:
+    """A session over scripted contexts, with the contexts at hand."""
+
+    def __init__(
+        self,
+        draft: DraftSpec | None = None,
+        *,
+        target: GraphSpec | None = None,
+        language: Language | None = None,
+        draft_language: Language | None = None,
+        eos: Sequence[int] = (),
+    ) -> None:
+        spec = draft or NoneDraft()
+        self.target = ScriptedContext(target or target_spec(), language or Language())
+        self.draft = None
+        if isinstance(spec, ModelDraft):
+            self.draft = ScriptedContext(spec.graph, draft_language or self.target.language)
+        self.manifest = scripted_manifest(self.target.spec, spec, eos)
+        proposer = new_draft(spec, self.draft, self.target.spec.vocab_size)
+        self.session = Session(self.target, proposer, manifest=self.manifest)
