@@ -1,0 +1,39 @@
+"""Exceptions of the build side.
+
+    SpecError (specruntime.errors)
+    └── BuildError
+        ├── RecipeError            a recipe file that cannot be read, or a value it may not hold
+        ├── SourceError            a checkpoint's files cannot be had: missing, unreachable, wrong hash
+        ├── CheckpointUnsupported  the files were read, but this model cannot become a bundle
+        └── TokenizerMismatch      target and draft do not share one token table
+
+Every message says what was found, what was expected and what to do, in one line per mistake.
+"""
+
+from specruntime.errors import SpecError, Status
+
+
+class BuildError(SpecError):
+    """Base of everything a recipe, a file or the network can cause while building."""
+
+    status = Status.INVALID_ARGUMENT
+
+
+class RecipeError(BuildError):
+    """`lines` holds one line per mistake; the message is those lines."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+class SourceError(BuildError):
+    pass
+
+
+class CheckpointUnsupported(BuildError):
+    pass
+
+
+class TokenizerMismatch(BuildError):
+    pass

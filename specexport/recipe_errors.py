@@ -1,0 +1,164 @@
+"""Turns what pydantic and YAML say about a recipe into one line per mistake.
+
+A line names the key path, what was found, what is allowed and, where a name was misspelt, the nearest one.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from specexport.errors import RecipeError
+
+Models = tuple[type[BaseModel], ...]
+
+_KEY = re.compile(r"[a-z_0-9.]+: ")
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML 1.1 without the silent loss of a key that is written twice."""
+
+
+def _mapping_without_duplicates(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[str] = set()
+    for key_node, _ in node.value:
+        key = str(key_node.value)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {key!r} is written twice; keep one", key_node.start_mark
+            )
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_duplicates)
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the closest allowed name, or nothing."""
+    close = get_close_matches(name, [str(item) for item in allowed], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def read_yaml(path: Path) -> str:
+    """The recipe file as JSON text. Raises `RecipeError` for a file that is missing, unreadable or not a mapping."""
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+    except FileNotFoundError:
+        beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        raise RecipeError(f"{path}: no such recipe file{nearest(path.name, beside)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: cannot be read as a text file: {error}") from None
+    except yaml.YAMLError as error:
+        raise RecipeError(_explain_yaml(path, error)) from None
+    if not isinstance(document, dict):
+        found = "nothing" if document is None else f"a {type(document).__name__}"
+        raise RecipeError(f"{path}: found {found}, expected `key: value` lines starting with `name:`")
+    return json.dumps(document, default=str)
+
+
+def _explain_yaml(path: Path, error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"{place}: not valid YAML: {problem}"
+
+
+def explain(error: ValidationError, root: type[BaseModel]) -> Iterator[str]:
+    """One line per mistake of a validation of `root`."""
+    details = [item for item in error.errors() if item["type"] != "default_factory_not_called"]
+    for item in details:
+        yield _explain_one(item, root)
+
+
+def _explain_one(item: ErrorDetails, root: type[BaseModel]) -> str:
+    path, models = _walk(item["loc"], root)
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "extra_forbidden":
+        name, allowed = str(item["loc"][-1]), _keys(models)
+        return f"{path}: unknown key, allowed: {', '.join(allowed)}{nearest(name, allowed)}"
+    if kind == "missing":
+        return f"{path}: missing, and required; the keys here are {', '.join(_keys(models))}"
+    if kind == "union_tag_invalid":
+        tag, tags = str(context["tag"]), str(context["expected_tags"]).replace("'", "").split(", ")
+        return f"{_discriminator(path, context)}: found {tag!r}, allowed: {', '.join(tags)}{nearest(tag, tags)}"
+    if kind == "union_tag_not_found":
+        return f"{_discriminator(path, context)}: missing, and required"
+    if kind == "value_error":
+        message = str(context["error"])
+        starts_with_key = _KEY.match(message) is not None
+        return f"{path}{('.' if starts_with_key else ': ') if path else ''}{message}"
+    return f"{path}: found {_show(item['input'])}, {_expectation(item)}"
+
+
+def _discriminator(path: str, context: dict[str, Any]) -> str:
+    key = str(context["discriminator"]).strip("'")
+    return f"{path}.{key}" if path else key
+
+
+def _expectation(item: ErrorDetails) -> str:
+    message = item["msg"]
+    if item["type"] == "literal_error":
+        allowed = [part.strip("'") for part in re.split(r", | or ", str(item["ctx"]["expected"]))]
+        return f"allowed: {', '.join(allowed)}{nearest(str(item['input']), allowed)}"
+    if item["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "expected `key: value` lines below it"
+    if item["type"] == "tuple_type":
+        return "expected a list"
+    if item["type"] == "string_pattern_mismatch":
+        return f"expected text that matches {item['ctx']['pattern']}"
+    return f"expected {message.removeprefix('Input should be ').removeprefix('String should have ')}"
+
+
+def _show(value: object) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _walk(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, Models]:
+    """The dotted key path of an error, and the models that hold its last key.
+
+    pydantic puts the tag of a union member into the location; a recipe's author never wrote it, so it is left out.
+    """
+    path, holders, inside = "", (root,), (root,)
+    for position, part in enumerate(location):
+        if isinstance(part, int):
+            path += f"[{part}]"
+            continue
+        is_field = any(part in model.model_fields for model in inside)
+        if not is_field and (tagged := tuple(model for model in inside if _tag(model) == part)):
+            inside = tagged
+        elif is_field or position == len(location) - 1 and inside:
+            path += f".{part}" if path else part
+            holders = inside
+            inside = tuple(
+                member
+                for model in inside
+                if part in model.model_fields
+                for member in _members(model.model_fields[part].annotation)
+            )
+    return path, holders
+
+
+def _tag(model: type[BaseModel]) -> str:
+    """What pydantic writes into a location for this member of a union: its `kind`, or the class name."""
+    kind = model.model_fields.get("kind")
+    return str(get_args(kind.annotation)[0]) if kind else model.__name__
+
+
+def _members(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        return
+    for argument in get_args(annotation):
+        yield from _members(argument)
+
+
+def _keys(models: Models) -> list[str]:
+    return list(dict.fromkeys(key for model in models for key in model.model_fields))
