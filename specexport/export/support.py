@@ -1,0 +1,108 @@
+"""What a checkpoint must be for the canonical graph to hold it; everything else is refused with the reason.
+
+Owns the refusals, the rope factors frozen at build, and the shape of each layer's KV cache.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from specexport.errors import CheckpointUnsupported
+
+_ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+_STATIC_ROPE = "default"
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """Shape of the KV cache, the same for every layer: rows of [kv_heads, capacity, head_dim]."""
+
+    layers: int
+    kv_heads: tuple[int, ...]  # per layer
+    head_dim: tuple[int, ...]  # per layer
+
+    def shape(self, layer: int, capacity: int) -> tuple[int, int, int]:
+        return self.kv_heads[layer], capacity, self.head_dim[layer]
+
+
+def check_supported(model: PreTrainedModel) -> CacheLayout:
+    """The cache layout of a decoder-only model, measured by running one token through it.
+
+    Raises `CheckpointUnsupported` for encoder-decoders, recurrent or cross-attention state, attention that does not go
+    through transformers' attention interface, and layers without a cache of their own.
+    """
+    config = model.config
+    name = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
+        raise CheckpointUnsupported(f"{name} is an encoder-decoder; expected a decoder-only causal language model")
+    odd = sorted(set(getattr(config, "layer_types", None) or ()) - _ATTENTION_LAYERS)
+    if odd:
+        raise CheckpointUnsupported(f"{name} has layers of kind {', '.join(odd)}; expected {', '.join(sorted(_ATTENTION_LAYERS))} only")
+    if not getattr(model, "_supports_attention_backend", False):
+        raise CheckpointUnsupported(
+            f"{name} computes attention without transformers' attention interface; expected an architecture that supports it"
+        )
+    if model.get_output_embeddings() is None:
+        raise CheckpointUnsupported(f"{name} has no LM head; expected a causal language model")
+    return _measure_cache(model)
+
+
+def _measure_cache(model: PreTrainedModel) -> CacheLayout:
+    cache = DynamicCache()
+    with torch.no_grad():
+        model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
+    expected = model.config.num_hidden_layers
+    shapes: list[tuple[int, int]] = []
+    for index, layer in enumerate(cache.layers):
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if keys is None or values is None or keys.ndim != 4 or keys.shape != values.shape:
+            raise CheckpointUnsupported(
+                f"{model.config.model_type} layer {index} keeps no KV cache of [heads, rows, head_dim]; expected one key and one "
+                "value tensor of the same shape per layer"
+            )
+        shapes.append((keys.shape[1], keys.shape[3]))
+    if len(shapes) != expected:
+        raise CheckpointUnsupported(
+            f"{model.config.model_type} writes {len(shapes)} KV caches for {expected} layers; expected one per layer "
+            "(layers that share a cache or keep recurrent state are not supported)"
+        )
+    return CacheLayout(len(shapes), tuple(s[0] for s in shapes), tuple(s[1] for s in shapes))
+
+
+def freeze_rope(model: PreTrainedModel, capacity: int) -> str | None:
+    """Fixes length-dependent rotary factors for `capacity`, in place; what was chosen, or None where nothing depends on length.
+
+    Long-rope switches between two factor sets by the longest position seen. A padded window would flip it, so the set
+    is chosen once. Dynamic NTK scaling changes with every token and is refused.
+    """
+    chosen: str | None = None
+    for module in model.modules():
+        rope_type = getattr(module, "rope_type", None)
+        if rope_type is None:
+            continue
+        kinds = rope_type if isinstance(rope_type, dict) else {None: rope_type}
+        for layer_type, kind in kinds.items():
+            if "dynamic" in kind:
+                raise CheckpointUnsupported(
+                    f"rotary scaling '{kind}' changes its factors with the sequence length; expected a fixed scaling "
+                    "(default, linear, yarn, llama3 or longrope)"
+                )
+            if kind == "longrope":
+                chosen = _freeze_longrope(module, layer_type, capacity)
+        if chosen is not None:
+            module.rope_type = {key: _STATIC_ROPE for key in kinds} if isinstance(rope_type, dict) else _STATIC_ROPE  # type: ignore[assignment]
+    return chosen
+
+
+def _freeze_longrope(module: torch.nn.Module, layer_type: str | None, capacity: int) -> str:
+    config = module.config
+    parameters = config.rope_parameters[layer_type] if layer_type else config.rope_parameters  # type: ignore[index,union-attr]
+    original = int(parameters["original_max_position_embeddings"])  # type: ignore[index,arg-type]
+    use_long = capacity > original
+    prefix = f"{layer_type}_" if layer_type else ""
+    length = original + 1 if use_long else original
+    inv_freq, _ = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=length, layer_type=layer_type)
+    getattr(module, f"{prefix}inv_freq").copy_(inv_freq)
+    return f"longrope: {'long' if use_long else 'short'} factors (capacity {capacity}, original context {original})"

@@ -1,0 +1,109 @@
+"""Traces a decoder into the canonical ONNX graph: window in, logits and the same KV memory out.
+
+Owns the names and symbolic shapes of the canonical graph. Knows nothing of backends: passes derive their variants.
+"""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from specexport.errors import CheckpointUnsupported
+from specexport.export.adapter import ScatterCache, WindowInputs, adapted, window_inputs
+from specexport.export.support import CacheLayout
+
+OPSET = 24
+_EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS = 2, 5, 3
+
+
+@dataclass(frozen=True)
+class TracedGraph:
+    """A canonical graph and what its shapes mean."""
+
+    model: ir.Model
+    layout: CacheLayout
+    capacity: int
+    vocab_size: int
+    padded_vocab_size: int
+
+
+class _WindowForward(nn.Module):
+    """The signature of the canonical graph (one flat list of KV tensors: key.0, value.0, key.1, ...)."""
+
+    def __init__(self, model: PreTrainedModel, capacity: int, vocab_size: int) -> None:
+        super().__init__()
+        self.model = model
+        self._capacity = capacity
+        self._vocab_size = vocab_size
+
+    def forward(
+        self,
+        input_ids: Tensor,  # [B, W]
+        position_ids: Tensor,  # [B, W]
+        cache_length: Tensor,  # [B]
+        window_mask: Tensor,  # [B, W, W]
+        logits_rows: Tensor,  # [B, R]
+        past: list[Tensor],  # 2 x layers of [B, kv_heads, capacity, head_dim]
+    ) -> tuple[Tensor, ...]:
+        cache = ScatterCache(past[0::2], past[1::2], cache_length)
+        with window_inputs(WindowInputs(position_ids, cache_length, window_mask, logits_rows, self._capacity)):
+            output = self.model(input_ids=input_ids, position_ids=position_ids, past_key_values=cache, use_cache=True)
+        logits = output.logits.float()  # [B, R, padded_vocab]
+        top_ids = torch.argmax(logits[..., : self._vocab_size], dim=-1)
+        present: list[Tensor] = []
+        for layer, pair in enumerate(cache.present):
+            if pair is None:
+                raise CheckpointUnsupported(f"layer {layer} never writes its KV cache; expected one write per layer")
+            present.extend(pair)
+        return (logits, top_ids, *present)
+
+
+def trace_graph(model: PreTrainedModel, layout: CacheLayout, *, capacity: int, vocab_size: int) -> TracedGraph:
+    """Exports `model` with symbolic batch, width and logit rows, and a cache of `capacity` rows.
+
+    `vocab_size` is the number of real tokens: `top_ids` never names a padded one. Raises `CheckpointUnsupported` when
+    the model does something the graph cannot carry.
+    """
+    names = [f"{kind}.{layer}" for layer in range(layout.layers) for kind in ("key", "value")]
+    wrapper = _WindowForward(model, capacity, vocab_size).eval()
+    batch, width, rows = (torch.export.Dim(symbol) for symbol in ("B", "W", "R"))
+    shapes = {
+        "input_ids": {0: batch, 1: width},
+        "position_ids": {0: batch, 1: width},
+        "cache_length": {0: batch},
+        "window_mask": {0: batch, 1: width, 2: width},
+        "logits_rows": {0: batch, 1: rows},
+        "past": [{0: batch} for _ in names],
+    }
+    with adapted(model), torch.no_grad():
+        program = torch.onnx.export(
+            wrapper,
+            _example(layout, capacity, model.dtype),
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=shapes,
+            input_names=[*list(shapes)[:-1], *(f"past_{name}" for name in names)],
+            output_names=["logits", "top_ids", *(f"present_{name}" for name in names)],
+            verbose=False,
+        )
+    if program is None:
+        raise CheckpointUnsupported(f"{model.config.model_type} could not be traced by torch.onnx.export")
+    padded = model.get_output_embeddings().weight.shape[0]
+    return TracedGraph(program.model, layout, capacity, vocab_size, int(padded))
+
+
+def _example(layout: CacheLayout, capacity: int, dtype: torch.dtype) -> tuple[Tensor | list[Tensor], ...]:
+    batch, width, rows = _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS
+    past = [
+        torch.zeros(batch, *layout.shape(layer, capacity), dtype=dtype) for layer in range(layout.layers) for _ in range(2)
+    ]
+    return (
+        torch.zeros(batch, width, dtype=torch.long),
+        torch.arange(width).repeat(batch, 1),
+        torch.full((batch,), 3),
+        torch.tril(torch.ones(width, width, dtype=torch.bool)).repeat(batch, 1, 1),
+        torch.arange(rows).repeat(batch, 1),
+        past,
+    )
