@@ -96,7 +96,9 @@ class _Checkpoint(_Closed):
 def _require_file_for_hash(source: object, sha256: str | None) -> None:
     is_file = isinstance(source, str) and isinstance(parse_address(source), (LocalGguf, WheelMember))
     if sha256 is not None and not is_file:
-        raise ValueError("sha256: found with a source of many files, allowed for a .gguf file only; remove the key")
+        raise ValueError(
+            "sha256: found with a source of many files, allowed for a .gguf file only; remove the key"
+        )
 
 
 class Target(_Checkpoint):
@@ -204,7 +206,9 @@ class Recipe(_Closed):
         default_factory=lambda data: default_verify_widths(data["draft"])
     )
     backend: Backend = OnnxRuntimeBackend(kind="onnxruntime")
-    parity: Parity = Field(default_factory=lambda data: Parity(tolerance=DEFAULT_TOLERANCE[data["precision"]]))
+    parity: Parity = Field(
+        default_factory=lambda data: Parity(tolerance=DEFAULT_TOLERANCE[data["precision"]])
+    )
     check: Check
 
     @property

@@ -87,7 +87,9 @@ def _explain_one(item: ErrorDetails, root: type[BaseModel]) -> str:
         return f"{path}: missing, and required; the keys here are {', '.join(_keys(models))}"
     if kind == "union_tag_invalid":
         tag, tags = str(context["tag"]), str(context["expected_tags"]).replace("'", "").split(", ")
-        return f"{_discriminator(path, context)}: found {tag!r}, allowed: {', '.join(tags)}{nearest(tag, tags)}"
+        return (
+            f"{_discriminator(path, context)}: found {tag!r}, allowed: {', '.join(tags)}{nearest(tag, tags)}"
+        )
     if kind == "union_tag_not_found":
         return f"{_discriminator(path, context)}: missing, and required"
     if kind == "value_error":

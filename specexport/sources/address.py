@@ -13,9 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-FORMS = (
-    "./directory, ./file.gguf, hub://organisation/name@revision or pypi://distribution==version/path/in/wheel.gguf"
-)
+FORMS = "./directory, ./file.gguf, hub://organisation/name@revision or pypi://distribution==version/path/in/wheel.gguf"
 _HUB = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)@(?P<revision>[\w./-]+)")
 _WHEEL = re.compile(r"(?P<distribution>[A-Za-z0-9][\w.-]*)==(?P<version>[\w.+!-]+)/(?P<member>[^\\]+)")
 
@@ -76,7 +74,9 @@ def parse_address(text: str, directory: Path | None = None) -> Address:
 def _parse_path(text: str, directory: Path | None) -> Address:
     explicit = text.startswith(("/", "./", "../", "~"))
     if not explicit and not text.endswith(".gguf"):
-        raise ValueError(f"found {text!r}, expected {FORMS}; write ./{text} for a directory beside the recipe")
+        raise ValueError(
+            f"found {text!r}, expected {FORMS}; write ./{text} for a directory beside the recipe"
+        )
     path = Path(text).expanduser()
     if directory is not None:
         path = Path(os.path.normpath(directory.absolute() / path))

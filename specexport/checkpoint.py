@@ -1,0 +1,262 @@
+"""Loads a model for export: PyTorch weights on the CPU, its tokenizer files, its vocabulary and end tokens.
+
+Owns what makes a checkpoint acceptable as a causal language model. Whether its attention can be carried into a graph
+is judged by the export.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from optimum.exporters.tasks import TasksManager
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedModel
+
+from specexport.errors import CheckpointUnsupported
+from specexport.quiet import quiet
+from specexport.recipe import ModelDraft, NoiseSource, Precision, RandomSource, Target
+from specexport.sources import Located, locate
+from specexport.sources.address import parse_address
+from specexport.sources.cache import cache_directory, cached_entry, text_sha256
+from specexport.vocabulary import TOKENIZER_FILE, end_token_ids, real_vocab_size, require_shared_vocabulary
+
+TASK = "text-generation-with-past"
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_CAUSAL_CLASSES = ("ForCausalLM", "LMHeadModel", "LMHead")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded model. `model` is in eval mode, on the CPU, in the recipe's precision.
+
+    `tokenizer` is a directory with tokenizer.json, tokenizer_config.json and, for chat models, chat_template.jinja.
+    Ids in [vocab_size, padded_vocab_size) have rows in the LM head but no token.
+    """
+
+    name: str
+    model: PreTrainedModel
+    config: PretrainedConfig
+    tokenizer: Path | None
+    source_digest: str
+    vocab_size: int
+    padded_vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    generation_config: GenerationConfig
+
+
+def source_digest(spec: Target | ModelDraft, target_digest: str = "") -> str:
+    """Hex SHA-256 that changes when the checkpoint does, without loading it; files are fetched if need be.
+
+    `target_digest` is the digest of the target that `noise_of_target` copies. Raises `SourceError`.
+    """
+    if isinstance(spec.source, str):
+        return locate(parse_address(spec.source), spec.sha256).digest
+    made = {
+        "source": spec.source.model_dump(),
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
+    target_part = target_digest if isinstance(spec.source, NoiseSource) else ""
+    return text_sha256(json.dumps(made, sort_keys=True) + target_part)
+
+
+def load_checkpoint(
+    spec: Target | ModelDraft, precision: Precision, *, target: Checkpoint | None = None
+) -> Checkpoint:
+    """Loads `recipe.target`, or `recipe.draft` together with the loaded `target` it drafts for.
+
+    Raises `SourceError`, `CheckpointUnsupported`, or, for a draft, `TokenizerMismatch`.
+    """
+    with quiet():
+        if isinstance(spec.source, str):
+            loaded = _load_files(spec.source, spec, precision)
+        elif isinstance(spec.source, RandomSource):
+            loaded = _make_random(spec.source, spec, precision)
+        else:
+            loaded = _add_noise(spec.source, spec, target)
+    if target is not None:
+        require_shared_vocabulary(
+            (target.name, target.tokenizer, target.vocab_size),
+            (loaded.name, loaded.tokenizer, loaded.vocab_size),
+        )
+    return loaded
+
+
+def check_context(checkpoint: Checkpoint, capacity: int) -> None:
+    """Raises `CheckpointUnsupported` when the model's positions end before the recipe's capacity."""
+    limit = getattr(checkpoint.config, "max_position_embeddings", None)
+    if isinstance(limit, int) and 0 < limit < capacity:
+        raise CheckpointUnsupported(
+            f"capacity: found {capacity}, expected at most {limit}, the positions that {checkpoint.name} knows"
+        )
+
+
+def _load_files(source: str, spec: Target | ModelDraft, precision: Precision) -> Checkpoint:
+    located = locate(parse_address(source), spec.sha256)
+    config = _read_config(source, located, spec.trust_remote_code)
+    _require_causal(source, config)
+    model = _read_weights(source, located, config, precision, spec.trust_remote_code)
+    tokenizer = _tokenizer_files(
+        located.digest, lambda scratch: _convert_tokenizer(source, located, spec.trust_remote_code, scratch)
+    )
+    return _describe(source, model, tokenizer, located.digest)
+
+
+def _make_random(source: RandomSource, spec: Target | ModelDraft, precision: Precision) -> Checkpoint:
+    from specexport.sources.byte_tokenizer import TOKENIZER_SIZE, write_byte_tokenizer
+    from specexport.sources.random_model import random_config, random_model
+
+    name = f"random {source.random.architecture} (seed {source.random.seed})"
+    config = random_config(source.random)
+    _require_causal(name, config)
+    model = random_model(config, source.random.seed).to(DTYPES[precision])
+    digest = source_digest(spec)
+    has_tokenizer = int(config.vocab_size) >= TOKENIZER_SIZE
+    tokenizer = _tokenizer_files("bytes-1", write_byte_tokenizer) if has_tokenizer else None
+    return _describe(name, model, tokenizer, digest)
+
+
+def _add_noise(source: NoiseSource, spec: Target | ModelDraft, target: Checkpoint | None) -> Checkpoint:
+    from specexport.sources.random_model import noisy_copy
+
+    assert target is not None, "a draft of noise is loaded together with its target"
+    model = noisy_copy(target.model, source.noise_of_target)
+    name = f"{target.name} with noise {source.noise_of_target.scale}"
+    return _describe(name, model, target.tokenizer, source_digest(spec, target.source_digest))
+
+
+def _read_config(source: str, located: Located, trust_remote_code: bool) -> PretrainedConfig:
+    try:
+        return AutoConfig.from_pretrained(
+            located.directory,
+            gguf_file=located.gguf_file,
+            trust_remote_code=trust_remote_code,
+            local_files_only=True,
+        )
+    except Exception as error:  # transformers raises many classes here, all of them about these files
+        raise _unsupported_config(source, error) from None
+
+
+def _unsupported_config(source: str, error: Exception) -> CheckpointUnsupported:
+    reason = " ".join(str(error).split())
+    if "trust_remote_code" in reason:
+        return CheckpointUnsupported(
+            f"{source}: this checkpoint brings its own Python code; read it, then set trust_remote_code: true"
+        )
+    if "model type" in reason or "architecture" in reason:
+        return CheckpointUnsupported(
+            f"{source}: transformers {version('transformers')} does not know this architecture: {reason[:160]}"
+        )
+    return CheckpointUnsupported(f"{source}: its config cannot be read: {reason[:200]}")
+
+
+def _require_causal(source: str, config: PretrainedConfig) -> None:
+    """Refuses by name what is not a decoder-only language model in plain weights."""
+    kind = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
+        raise CheckpointUnsupported(
+            f"{source}: {kind} is an encoder-decoder model, expected a decoder-only one"
+        )
+    if config.get_text_config() is not config:
+        raise CheckpointUnsupported(
+            f"{source}: {kind} reads more than text, expected a text model; save its language model by itself"
+        )
+    classes = config.architectures or []
+    if classes and not any(name.endswith(_CAUSAL_CLASSES) for name in classes):
+        raise CheckpointUnsupported(
+            f"{source}: holds a {classes[0]}, expected a causal language model (...ForCausalLM)"
+        )
+    mapping = TasksManager.get_model_class_for_task(TASK, model_type=kind)._model_mapping
+    if type(config) not in mapping and "AutoModelForCausalLM" not in (
+        getattr(config, "auto_map", None) or {}
+    ):
+        raise CheckpointUnsupported(f"{source}: {kind} is not a causal language model in transformers")
+    quantization = getattr(config, "quantization_config", None) or {}
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
+    if method not in (None, "gguf"):
+        raise CheckpointUnsupported(
+            f"{source}: weights are quantised with {method}, expected plain weights or GGUF"
+        )
+
+
+def _read_weights(
+    source: str, located: Located, config: PretrainedConfig, precision: Precision, trust_remote_code: bool
+) -> PreTrainedModel:
+    model_class = TasksManager.get_model_class_for_task(TASK, model_type=config.model_type)
+    try:
+        model, report = model_class.from_pretrained(
+            located.directory,
+            config=config,
+            dtype=DTYPES[precision],
+            gguf_file=located.gguf_file,
+            trust_remote_code=trust_remote_code,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except Exception as error:  # safetensors, gguf, torch and transformers each have their own
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointUnsupported(
+            f"{source}: its weights cannot be loaded as {config.model_type}: {reason}"
+        ) from None
+    _require_all_weights(source, config.model_type, report)
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def _require_all_weights(source: str, kind: str, report: dict[str, Any]) -> None:
+    """transformers fills gaps with random numbers; a bundle must not be made of those."""
+    for key, meaning in (
+        ("missing_keys", "lacks weights that the model needs"),
+        ("mismatched_keys", "has weights of another shape"),
+        ("unexpected_keys", "has weights that the model does not use"),
+    ):
+        if names := sorted(str(name) for name in report.get(key) or ()):
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise CheckpointUnsupported(f"{source}: the checkpoint {meaning} as {kind}: {names[0]}{more}")
+
+
+def _tokenizer_files(key: str, write: Callable[[Path], None]) -> Path | None:
+    """The tokenizer's files in the one form a bundle takes; converting a GGUF vocabulary takes seconds, so cached."""
+    place = cache_directory() / "tokenizers" / f"{key}-transformers-{version('transformers')}"
+    found = cached_entry(place, write)
+    return found if (found / TOKENIZER_FILE).is_file() else None
+
+
+def _convert_tokenizer(source: str, located: Located, trust_remote_code: bool, destination: Path) -> None:
+    names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+    if located.gguf_file is None and not any((located.directory / name).is_file() for name in names):
+        return
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            located.directory,
+            gguf_file=located.gguf_file,
+            trust_remote_code=trust_remote_code,
+            local_files_only=True,
+        )
+    except Exception as error:  # tokenizer backends raise anything, down to bare Exception
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointUnsupported(f"{source}: its tokenizer cannot be loaded: {reason}") from None
+    if not getattr(tokenizer, "is_fast", False):
+        raise CheckpointUnsupported(
+            f"{source}: its tokenizer runs in Python only, expected one with a tokenizer.json"
+        )
+    tokenizer.save_pretrained(destination)
+
+
+def _describe(name: str, model: PreTrainedModel, tokenizer: Path | None, digest: str) -> Checkpoint:
+    head = model.get_output_embeddings()
+    if head is None:
+        raise CheckpointUnsupported(
+            f"{name}: {model.config.model_type} has no LM head, expected a causal language model"
+        )
+    rows = int(head.weight.shape[0])
+    vocab_size = real_vocab_size(tokenizer, rows)
+    generation_config = model.generation_config or GenerationConfig()
+    ends = end_token_ids(tokenizer, (generation_config.eos_token_id, model.config.eos_token_id), vocab_size)
+    generation_config.eos_token_id = (
+        list(ends) or None
+    )  # so that the PyTorch reference stops where the bundle does
+    return Checkpoint(name, model, model.config, tokenizer, digest, vocab_size, rows, ends, generation_config)

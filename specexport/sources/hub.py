@@ -1,0 +1,89 @@
+"""Checkpoints on the Hugging Face hub: downloaded once per revision, then read without a network."""
+
+from pathlib import Path
+
+from specexport.errors import SourceError
+from specexport.sources.address import HubRepository
+from specexport.sources.cache import text_sha256
+from specexport.sources.located import Located
+
+_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"]
+_DUPLICATES = ["original/*", "consolidated*", "onnx/*"]
+
+
+def locate_hub(address: HubRepository) -> Located:
+    """The repository's snapshot; from the local hub cache when it is there, so later builds need no network.
+
+    Raises `SourceError` for an unknown repository or revision, missing access rights, or no network.
+    """
+    directory = _cached(address) or _download(address)
+    if not (directory / "config.json").is_file():
+        raise SourceError(f"{address}: no config.json in the repository, expected a transformers checkpoint")
+    # A snapshot directory is named after its commit, which fixes every byte below it.
+    return Located(directory, None, text_sha256(f"hub://{address.repository}@{directory.name}"))
+
+
+def _cached(address: HubRepository) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        found = snapshot_download(
+            address.repository,
+            revision=address.revision,
+            allow_patterns=_FILES,
+            ignore_patterns=_DUPLICATES,
+            local_files_only=True,
+        )
+    except (LocalEntryNotFoundError, ValueError):
+        return None
+    directory = Path(str(found))
+    return directory if next(directory.glob("*.safetensors"), None) and _is_complete(directory) else None
+
+
+def _is_complete(directory: Path) -> bool:
+    """False for the remains of a download that was killed: an index names the weight files that must be there."""
+    import json
+
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
+        return (directory / "config.json").is_file()
+    names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    return all((directory / name).is_file() for name in names)
+
+
+def _download(address: HubRepository) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        return Path(
+            str(
+                snapshot_download(
+                    address.repository,
+                    revision=address.revision,
+                    allow_patterns=_FILES,
+                    ignore_patterns=_DUPLICATES,
+                )
+            )
+        )
+    except RevisionNotFoundError:
+        raise SourceError(
+            f"{address}: the repository has no revision {address.revision!r}; use a commit id"
+        ) from None
+    except GatedRepoError:
+        raise SourceError(
+            f"{address}: access is gated; accept its licence on the hub, then `hf auth login`"
+        ) from None
+    except RepositoryNotFoundError:
+        raise SourceError(
+            f"{address}: no such repository, or it is private; check the name or `hf auth login`"
+        ) from None
+    except (
+        Exception
+    ) as error:  # httpx and OS errors of many classes: all mean that the files could not be had
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SourceError(
+            f"{address}: not in the local hub cache and the hub could not be reached ({reason}); "
+            "connect once, or give a local directory as source"
+        ) from None

@@ -1,0 +1,66 @@
+"""Checkpoints that are already on this machine."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from specexport.errors import SourceError
+from specexport.sources.address import LocalDirectory, LocalGguf
+from specexport.sources.cache import file_sha256, text_sha256
+from specexport.sources.located import Located
+
+_GGUF_MAGIC = b"GGUF"
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
+_IRRELEVANT = {".md", ".gitattributes", ".gitignore"}
+
+
+def locate_directory(address: LocalDirectory) -> Located:
+    """A Hugging Face directory: config.json and weights. Raises `SourceError` naming what is not there."""
+    directory = address.path
+    if not directory.is_dir():
+        what = "a file, expected a directory or a .gguf file" if directory.is_file() else "no such directory"
+        raise SourceError(f"{directory}: {what}{_neighbour(directory)}")
+    if not (directory / "config.json").is_file():
+        raise SourceError(f"{directory}: no config.json in it, expected a Hugging Face checkpoint directory")
+    if not any(next(directory.glob(pattern), None) for pattern in _WEIGHTS):
+        raise SourceError(f"{directory}: no weights in it, expected *.safetensors beside config.json")
+    return Located(directory, None, _directory_digest(directory))
+
+
+def locate_gguf(address: LocalGguf, sha256: str | None) -> Located:
+    """A GGUF file. Raises `SourceError` when it is missing, something else, or not what the recipe expects."""
+    path = address.path
+    if not path.is_file():
+        what = "a directory, expected a file" if path.is_dir() else "no such file"
+        raise SourceError(f"{path}: {what}{_neighbour(path)}")
+    check_gguf_magic(path, str(path))
+    found = file_sha256(path)
+    require_sha256(str(address), found, sha256)
+    return Located(path.parent, path.name, found)
+
+
+def require_sha256(shown: str, found: str, expected: str | None) -> None:
+    """Raises `SourceError` with both hashes when the recipe expects another one."""
+    if expected is not None and found != expected:
+        raise SourceError(
+            f"{shown}: sha256 is {found}, the recipe expects {expected}; get the right file or correct it"
+        )
+
+
+def check_gguf_magic(path: Path, shown: str) -> None:
+    """Raises `SourceError` unless the file starts as GGUF files do."""
+    with path.open("rb") as stream:
+        if (start := stream.read(4)) != _GGUF_MAGIC:
+            raise SourceError(
+                f"{shown}: not a GGUF file (it starts with {start!r}, expected {_GGUF_MAGIC!r})"
+            )
+
+
+def _directory_digest(directory: Path) -> str:
+    files = sorted(p for p in directory.iterdir() if p.is_file() and p.suffix not in _IRRELEVANT)
+    return text_sha256("\n".join(f"{path.name} {file_sha256(path)}" for path in files))
+
+
+def _neighbour(path: Path) -> str:
+    beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = get_close_matches(path.name, beside, n=1)
+    return f"; did you mean {str(path.parent / close[0])!r}?" if close else ""
