@@ -13,6 +13,8 @@ _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
+_TOKEN = "token"  # the purpose of the noise of the match rule
+_CHUNK = 8192  # ids hashed at a time, so that the words stay in the cache of the core
 
 
 def _mix(word: int) -> int:
@@ -24,23 +26,8 @@ def _mix(word: int) -> int:
 def _key(seed: int, position: int, purpose: str) -> int:
     tag = int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "little")
     key = _mix((seed + _STEP) & _WORD)
-    key = _mix((key ^ position) + _STEP & _WORD)
-    return _mix((key ^ tag) + _STEP & _WORD)
-
-
-def words(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """[n] random 64-bit words, one per token id at this output position."""
-    key = np.uint64(_key(seed, position, "token"))
-    word = ids.astype(np.uint64)
-    word += np.uint64(1)
-    word *= np.uint64(_STEP)
-    word += key
-    word ^= word >> np.uint64(30)
-    word *= np.uint64(_MIX_1)
-    word ^= word >> np.uint64(27)
-    word *= np.uint64(_MIX_2)
-    word ^= word >> np.uint64(31)
-    return word
+    key = _mix(((key ^ position) + _STEP) & _WORD)
+    return _mix(((key ^ tag) + _STEP) & _WORD)
 
 
 def gumbel(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -49,13 +36,53 @@ def gumbel(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float
     argmax(log p + gumbel) is a draw from p (the Gumbel-max trick). An id gets the same noise whichever other ids are
     asked for with it.
     """
-    return _gumbel_of(words(seed, position, ids))
+    return _gumbel_of(_words(_key(seed, position, _TOKEN), ids))
+
+
+def gumbel_argmax(logits: NDArray[np.float32], seed: int, position: int, ids: NDArray[np.int64]) -> int:
+    """The index where logits [n] + gumbel(seed, position, ids) is highest, the first of equals.
+
+    Logarithms are only taken where the sum can be the highest: it reaches a bound b when u >= exp(-exp(l - b)), which
+    is at least 1 - exp(l - b), and the leading 24 bits of u exclude nearly all of a long row.
+    """
+    if ids.size < _CHUNK:
+        return int(np.argmax(logits + gumbel(seed, position, ids)))
+    key = _key(seed, position, _TOKEN)
+    front = np.flatnonzero(logits >= np.max(logits) - np.float32(1))[:_CHUNK]
+    bound = np.float32(np.max(logits[front] + _gumbel_of(_words(key, ids[front]))))
+    chunks = (slice(start, start + _CHUNK) for start in range(0, ids.size, _CHUNK))
+    rivals = np.concatenate([c.start + _rivals(logits[c], bound, _words(key, ids[c])) for c in chunks])
+    return int(rivals[np.argmax(logits[rivals] + _gumbel_of(_words(key, ids[rivals])))])
+
+
+def _rivals(logits: NDArray[np.float32], bound: np.float32, word: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The places, and a few more, where logits + noise may reach the bound."""
+    # The slacks, 1e-5 of the exponential and 4 units of 2**-24, exceed what fp32 rounds away.
+    unlikely = np.exp(logits - bound)
+    unlikely *= np.float32(-1.00001 * 2**24)
+    unlikely += np.float32(2**24 - 4)
+    word >>= np.uint64(40)
+    return np.flatnonzero(word.astype(np.float32) >= unlikely)
+
+
+def _words(key: int, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """[n] random 64-bit words: the outputs number id + 1 of SplitMix64."""
+    word = ids.astype(np.uint64)
+    shifted = np.empty_like(word)
+    word *= np.uint64(_STEP)
+    word += np.uint64((key + _STEP) & _WORD)
+    word ^= np.right_shift(word, np.uint64(30), out=shifted)
+    word *= np.uint64(_MIX_1)
+    word ^= np.right_shift(word, np.uint64(27), out=shifted)
+    word *= np.uint64(_MIX_2)
+    word ^= np.right_shift(word, np.uint64(31), out=shifted)
+    return word
 
 
 def _gumbel_of(word: NDArray[np.uint64]) -> NDArray[np.float64]:
     # 52 bits and a half: never 0 and never 1, both of which would give an infinity.
     uniform = ((word >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    return -np.log(-np.log(uniform))
+    return np.asarray(-np.log(-np.log(uniform)), np.float64)
 
 
 class Stream:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.errors import InvalidArgument
-from specruntime.noise import Stream, gumbel
+from specruntime.noise import Stream, gumbel_argmax
 from specruntime.params import SamplingParams
 from specruntime.processors import Processors
-from specruntime.warping import best, candidates, probabilities
+from specruntime.warping import Warper, best, probabilities, top_places
 
 __all__ = ["Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"]
 
@@ -36,6 +36,7 @@ class Sampler:
         self.params = params
         self._vocab = vocab_size
         self._processors = Processors(params, vocab_size, eos_token_ids, prompt)
+        self._warper = Warper(params, vocab_size)
         self._position = 0
 
     @property
@@ -58,9 +59,8 @@ class Sampler:
         row = self._processors.apply(self._real(logits_row), position, pending)
         if self.params.temperature == 0:
             return best(row)
-        kept = candidates(row, self.params)
-        scores = kept.logits + gumbel(self.params.seed, position, kept.ids)
-        return int(kept.ids[np.argmax(scores)])
+        kept = self._warper.candidates(row)
+        return int(kept.ids[gumbel_argmax(kept.logits, self.params.seed, position, kept.ids)])
 
     def distribution(
         self, logits_row: NDArray[np.float32], pending: Sequence[int] = ()
@@ -72,7 +72,7 @@ class Sampler:
         """
         row = self._processors.apply(self._real(logits_row), self._position + len(pending), pending)
         if self.params.temperature > 0:
-            return probabilities(candidates(row, self.params), self._vocab)
+            return probabilities(self._warper.candidates(row), self._vocab)
         law = np.zeros(self._vocab, np.float32)
         law[best(row)] = 1
         return law
@@ -108,10 +108,7 @@ def token_logprobs(logits_row: NDArray[np.float32], token: int, top: int, vocab_
     row = logits_row[:vocab_size]
     peak = np.max(row)
     normaliser = float(peak) + float(np.log(np.sum(np.exp(row - peak), dtype=np.float64)))
-    ids: NDArray[np.int64] = np.empty(0, np.int64)
-    if top:
-        lowest = np.partition(row, row.size - top)[row.size - top]
-        ids = np.flatnonzero(row >= lowest)
-        ids = ids[np.lexsort((ids, -row[ids]))][:top]
+    ids = top_places(row, top)
+    ids = ids[np.argsort(-row[ids], stable=True)]
     best_tokens = tuple((int(i), float(row[i]) - normaliser) for i in ids)
     return TokenLogprobs(token, float(row[token]) - normaliser, best_tokens)
