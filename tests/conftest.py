@@ -1,0 +1,41 @@
+"""What every test shares: one thread per library, no network, repeatable hypothesis runs, one tiny bundle."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+# Before numpy, torch and onnxruntime are imported: tests are many and small, threads only get in each other's way.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RECIPES = REPOSITORY / "recipes"
+
+# `ci` draws the same examples on every run; `explore` (HYPOTHESIS_PROFILE=explore) looks for new ones.
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("explore", max_examples=1000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of recipes/tiny-random.yaml, built once by the command a user types. Read it, never write it."""
+    bundle = tmp_path_factory.mktemp("tiny") / "tiny-random.bundle"
+    command = [
+        Path(sys.executable).with_name("specexport"),
+        "build",
+        RECIPES / "tiny-random.yaml",
+        "-o",
+        bundle,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return bundle
