@@ -22,6 +22,7 @@ from specruntime.engine import Context
 from specruntime.errors import (
     CapacityExceeded,
     EmptyPrompt,
+    EngineFailed,
     InvalidArgument,
     SessionBusy,
     SessionPoisoned,
@@ -141,14 +142,15 @@ class Session:
         with self._exclusive():
             sampler = self._require_answer()
             started = perf_counter()
-            with self._poisoned_unless_done():
+            with self._poisoned_by(BaseException):
                 proposal = self._propose(sampler)
                 drafted = perf_counter()
                 rows = self._verify(proposal)
                 verified = perf_counter()
-            emitted = self._accept(rows, proposal, sampler)
-            logprobs = self._logprobs(rows, emitted, sampler)
-            accepted = perf_counter()
+            with self._poisoned_by(EngineFailed):
+                emitted = self._accept(rows, proposal, sampler)
+                logprobs = self._logprobs(rows, emitted, sampler)
+                accepted = perf_counter()
             prefill = self._commit(emitted, sampler)
             self.stats.count_round(prefill=prefill, proposed=len(proposal.ids), accepted=len(emitted) - 1)
             self.stats.count_seconds(started, drafted, verified, accepted, perf_counter(), prefill=prefill)
@@ -255,11 +257,13 @@ class Session:
             self._lock.release()
 
     @contextmanager
-    def _poisoned_unless_done(self) -> Iterator[None]:
-        """A failure, or an interrupt, between engine calls leaves cache rows that nobody vouches for."""
-        self._poisoned = True
-        yield
-        self._poisoned = False
+    def _poisoned_by(self, errors: type[BaseException]) -> Iterator[None]:
+        """Whatever ends an engine call early leaves cache rows nobody vouches for; so do logits that are no numbers."""
+        try:
+            yield
+        except errors:
+            self._poisoned = True
+            raise
 
     def _require_open(self) -> None:
         if self._closed:

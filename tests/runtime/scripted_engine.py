@@ -5,12 +5,12 @@ rows it sees: the cache below `cache_length` as it lies in memory, and the windo
 row, a stale row, a wrong position or a wrong mask gives other tokens than a clean run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import new_draft
+from specruntime.drafts import Draft, Proposal, new_draft
 from specruntime.engine import Window
 from specruntime.errors import EngineFailed, WrongState
 from specruntime.manifest import (
@@ -25,7 +25,9 @@ from specruntime.manifest import (
     Profile,
     TensorSpec,
 )
+from specruntime.sampling import Sampler, SamplingParams
 from specruntime.session import Session
+from specruntime.statistics import EngineTally
 
 VOCAB = 97
 PADDED = 104
@@ -61,11 +63,13 @@ class Language:
         if not np.isfinite(rows).all():
             return np.full(self.vocab, np.nan, dtype=np.float32)
         ids, positions = rows.astype(np.int64).astype(np.uint64).T
-        state = int(_mix(ids * np.uint64(1_000_003) + positions * np.uint64(8_191) + np.uint64(self.seed)).sum())
+        state = int(
+            _mix(ids * np.uint64(1_000_003) + positions * np.uint64(8_191) + np.uint64(self.seed)).sum()
+        )
         row = 8 * _uniform(state, self.vocab) + self.habit * self._bigram[int(rows[-1, 0]) % self.vocab]
         if self.drift:
-            row = row + self.drift * _uniform(state ^ 0x5DEECE66D, self.vocab)
-        return row
+            row += self.drift * _uniform(state ^ 0x5DEECE66D, self.vocab)
+        return np.asarray(row, dtype=np.float32)
 
 
 class ScriptedContext:
@@ -168,7 +172,11 @@ def graph_spec(
 
 
 def target_spec(*, verify: Sequence[int] = (5,), prefill: int = 8, capacity: int = 64) -> GraphSpec:
-    widths = [("step", 1, 1), *((f"verify_{width}", width, width) for width in verify), ("prefill", prefill, 1)]
+    widths = [
+        ("step", 1, 1),
+        *((f"verify_{width}", width, width) for width in verify),
+        ("prefill", prefill, 1),
+    ]
     return graph_spec(widths, capacity=capacity)
 
 
@@ -191,7 +199,7 @@ def scripted_manifest(target: GraphSpec, draft: DraftSpec, eos: Sequence[int] = 
 
 
 class Bench:
-    """A session over scripted contexts, with the contexts at hand."""
+    """A session over scripted contexts, with the contexts at hand. `proposer` replaces the draft of `draft`."""
 
     def __init__(
         self,
@@ -200,13 +208,70 @@ class Bench:
         target: GraphSpec | None = None,
         language: Language | None = None,
         draft_language: Language | None = None,
+        proposer: Draft | None = None,
         eos: Sequence[int] = (),
     ) -> None:
         spec = draft or NoneDraft()
-        self.target = ScriptedContext(target or target_spec(), language or Language())
-        self.draft = None
+        self.language = language or Language()
+        self.target = ScriptedContext(target or target_spec(), self.language)
+        self.draft: ScriptedContext | None = None
         if isinstance(spec, ModelDraft):
-            self.draft = ScriptedContext(spec.graph, draft_language or self.target.language)
+            self.draft = ScriptedContext(spec.graph, draft_language or self.language)
         self.manifest = scripted_manifest(self.target.spec, spec, eos)
-        proposer = new_draft(spec, self.draft, self.target.spec.vocab_size)
+        if proposer is None:
+            proposer = new_draft(spec, self.draft, self.target.spec.vocab_size)
         self.session = Session(self.target, proposer, manifest=self.manifest)
+
+    def decode(self, prompt: Sequence[int], count: int, params: SamplingParams | None = None) -> list[int]:
+        """The first `count` tokens of the answer to a further prompt, in as many rounds as they take."""
+        self.session.append(prompt)
+        self.session.begin(params or SamplingParams())
+        start = self.session.length
+        while self.session.length < start + count:
+            self.session.round()
+        return [int(token) for token in self.session.tokens[start : start + count]]
+
+
+def reference_decode(
+    language: Language, prompt: Sequence[int], count: int, params: SamplingParams, eos: Sequence[int] = ()
+) -> list[int]:
+    """`count` tokens after the prompt, decoded without a session: no cache, no window, no draft."""
+    sampler = Sampler(params, language.vocab, eos, prompt)
+    tokens = list(prompt)
+    for _ in range(count):
+        token = sampler.sample(clean_logits(language, tokens))
+        sampler.commit([token])
+        tokens.append(token)
+    return tokens[len(prompt) :]
+
+
+def clean_logits(language: Language, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """[vocab] logits after `tokens`, teacher forced."""
+    return language.logits(clean_rows(tokens))
+
+
+def clean_rows(tokens: Sequence[int]) -> NDArray[np.float32]:
+    """[n, 2] the cache rows that a prefill of `tokens` writes."""
+    return np.stack([np.asarray(tokens, np.float32), np.arange(len(tokens), dtype=np.float32)], axis=1)
+
+
+class TableDraft:
+    """Proposes what `answer` says comes next, except at the `wrong` indices of the answer: there another token."""
+
+    def __init__(self, prompt_length: int, answer: Sequence[int], k: int, wrong: Container[int] = ()) -> None:
+        self.k = k
+        self.tally = EngineTally()
+        self._prompt_length = prompt_length
+        self._ids = np.array(
+            [(token + 1) % VOCAB if index in wrong else token for index, token in enumerate(answer)]
+        )
+
+    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
+        start = len(tokens) - self._prompt_length
+        return Proposal(self._ids[start : start + min(limit, self.k)])
+
+    def rewind(self, length: int) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,143 @@
+"""One answer: rounds until a stop condition, as a stream of deltas or at once.
+
+Owns the meeting of rounds with stop conditions and text: what is delivered ends exactly where plain decoding would
+end, and so does the session. Knows nothing of windows, drafts or files.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.errors import InvalidArgument
+from specruntime.sampling import SamplingParams, TokenLogprobs
+from specruntime.session import Round, Session
+from specruntime.statistics import Statistics
+from specruntime.stopping import FinishReason, StopChecker
+
+
+class TextDecoder(Protocol):
+    """Turns one answer's tokens into text as they arrive."""
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The text that became complete with these tokens; may be empty."""
+        ...
+
+    def flush(self) -> str:
+        """What is still held back because its bytes form no character."""
+        ...
+
+
+class Codec(Protocol):
+    """Where decoders come from; `specruntime.text.TextCodec` is one."""
+
+    def stream(self) -> TextDecoder: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one round delivered. Text trails the tokens while it may still become a stop string or lacks bytes."""
+
+    text: str  # "" without a codec
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None  # one per token when asked for
+    finish_reason: FinishReason | None  # set on the last delta only
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer. An end token is the last of `token_ids` and not in `text`; a stop string is in neither text."""
+
+    text: str  # "" without a codec
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None
+    finish_reason: FinishReason
+    stats: Statistics
+
+
+def generate(
+    session: Session,
+    prompt_ids: Sequence[int] | NDArray[np.integer],
+    params: SamplingParams,
+    text: Codec | None = None,
+) -> Iterator[Delta]:
+    """Appends the prompt to what the session holds and answers it, one delta per round.
+
+    For the next turn of a conversation pass only its new tokens; after the last delta the session holds prompt and
+    answer exactly. Finish reasons: "stop" (an end-of-sequence or stop id, or a stop string), "length"
+    (`max_tokens`), "capacity" (the cache is full); at one token the earlier in this list wins.
+    Raises what `Session.append`, `begin` and `round` raise, and `InvalidArgument` for stop strings without `text`.
+    """
+    if params.stop and text is None:
+        raise InvalidArgument(
+            "`stop` strings need text: pass the bundle's tokenizer, or use `stop_token_ids`"
+        )
+    start = session.length
+    session.append(prompt_ids)
+    try:
+        session.begin(params)
+    except InvalidArgument:
+        session.rewind(start)
+        raise
+    return _deltas(session, _Answer(session, params, text))
+
+
+def complete(
+    session: Session,
+    prompt_ids: Sequence[int] | NDArray[np.integer],
+    params: SamplingParams,
+    text: Codec | None = None,
+) -> Completion:
+    """The whole answer that `generate` streams; raises the same."""
+    deltas = list(generate(session, prompt_ids, params, text))
+    reason = deltas[-1].finish_reason
+    assert reason is not None
+    return Completion(
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(token for delta in deltas for token in delta.tokens),
+        logprobs=None
+        if params.logprobs is None
+        else tuple(entry for delta in deltas for entry in delta.logprobs or ()),
+        finish_reason=reason,
+        stats=session.stats,
+    )
+
+
+def _deltas(session: Session, answer: "_Answer") -> Iterator[Delta]:
+    while answer.finish_reason is None:
+        yield answer.deliver(session.round())
+
+
+class _Answer:
+    """Where the answer stands: its stop conditions, its text, and where in the session it began."""
+
+    def __init__(self, session: Session, params: SamplingParams, text: Codec | None) -> None:
+        self.finish_reason: FinishReason | None = None
+        self._session = session
+        self._start = session.length
+        self._stops = StopChecker(params, session.manifest.eos_token_ids)
+        self._decoder = text.stream() if text is not None else None
+
+    def deliver(self, round: Round) -> Delta:
+        """The part of a round that belongs to the answer; the session is cut back to its end."""
+        shown = ""
+        kept = 0
+        for token in round.tokens:
+            piece = self._decoder.push((token,)) if self._decoder is not None else ""
+            verdict = self._stops.feed(token, piece)
+            shown += verdict.text
+            kept += 1
+            if verdict.finish_reason is not None:
+                self.finish_reason = verdict.finish_reason
+                break
+        if kept < len(round.tokens):
+            self._session.rewind(self._start + self._stops.tokens)
+        elif self.finish_reason is None and self._session.cache_length == self._session.capacity:
+            self.finish_reason = "capacity"
+            shown += self._stops.finish()
+        if self.finish_reason is not None and self._decoder is not None:
+            shown += self._decoder.flush()
+        logprobs = None if round.logprobs is None else round.logprobs[:kept]
+        return Delta(shown, round.tokens[:kept], logprobs, self.finish_reason)
