@@ -5,7 +5,9 @@
         ├── RecipeError            a recipe file that cannot be read, or a value it may not hold
         ├── SourceError            a checkpoint's files cannot be had: missing, unreachable, wrong hash
         ├── CheckpointUnsupported  the files were read, but this model cannot become a bundle
-        └── TokenizerMismatch      target and draft do not share one token table
+        ├── TokenizerMismatch      target and draft do not share one token table
+        ├── ParityError            the exported graph does not compute what the checkpoint computes
+        └── BundleNotWritten       the bundle could not be put in place; what was there before is untouched
 
 Every message says what was found, what was expected and what to do, in one line per mistake.
 """
@@ -36,4 +38,12 @@ class CheckpointUnsupported(BuildError):
 
 
 class TokenizerMismatch(BuildError):
+    pass
+
+
+class ParityError(BuildError):
+    pass
+
+
+class BundleNotWritten(BuildError):
     pass

@@ -1,0 +1,31 @@
+"""Opening a compiled graph with the backend its manifest entry names."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specruntime.engine import Engine
+from specruntime.manifest import GraphSpec
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What a host may choose when it opens a bundle; None keeps what the manifest says.
+
+    `threads` is the number of CPU threads per engine, `provider` ONNX Runtime's execution provider ("cpu", "cuda" or
+    "tensorrt"), `profile_to` a file prefix that ONNX Runtime writes its operator profile to.
+    """
+
+    threads: int | None = None
+    provider: str | None = None
+    profile_to: Path | None = None
+
+
+def open_engine(spec: GraphSpec, root: Path, options: EngineOptions) -> Engine:
+    """Loads the weights and code of `spec`, whose files lie under the bundle directory `root`.
+
+    Raises `BackendMissing` when the backend's library is not installed, `BackendIncompatible` when it cannot load
+    this graph here.
+    """
+    from specruntime.engines.onnx_runtime import OrtEngine
+
+    return OrtEngine(spec, root, options)

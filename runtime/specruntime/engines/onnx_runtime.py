@@ -1,0 +1,237 @@
+"""ONNX Runtime behind the engine protocol: one session, one set of bound host buffers per profile.
+
+Every input and output is bound by address once, when a context is made. A KV cache is bound as past and as present,
+so the kernels write it in place.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.engine import Window
+from specruntime.engines import EngineOptions
+from specruntime.engines.weight_pages import release_mapped_pages
+from specruntime.errors import BackendIncompatible, BackendMissing, EngineFailed, InvalidArgument, OutOfMemory, WrongState
+from specruntime.manifest import GraphSpec, Profile, TensorSpec
+
+_NUMPY_TYPES: dict[str, type[np.generic]] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "int64": np.int64,
+    "int32": np.int32,
+    "bool": np.bool_,
+}
+_PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
+
+
+class OrtEngine:
+    """Weights and compiled graph; `run` of different contexts may overlap."""
+
+    def __init__(self, spec: GraphSpec, root: Path, options: EngineOptions) -> None:
+        ort = _import_onnxruntime()
+        _require_version(ort.__version__, spec)
+        self.spec = spec
+        provider = options.provider or spec.engine.provider
+        path = root / spec.file
+        try:
+            self._session: Any = ort.InferenceSession(
+                path, _session_options(ort, spec, options), providers=_providers(ort, provider)
+            )
+        except Exception as error:
+            raise BackendIncompatible(
+                f"onnxruntime {ort.__version__} cannot load {spec.file}: {_first_line(error)}; build the bundle again with "
+                "the onnxruntime of this host, or install the version named in build.json"
+            ) from error
+        release_mapped_pages(path.parent)
+        _check_signature(self._session, spec)
+
+    def new_context(self) -> "OrtContext":
+        if self._session is None:
+            raise WrongState("the engine is closed; open the bundle again")
+        return OrtContext(self._session, self.spec)
+
+    def end_profiling(self) -> str:
+        """Stops the profile asked for by `EngineOptions.profile_to`; the path of the JSON file."""
+        return str(self._session.end_profiling())
+
+    def close(self) -> None:
+        self._session = None
+
+
+class OrtContext:
+    """One session's KV cache and staging buffers in host memory. Not thread-safe."""
+
+    def __init__(self, session: Any, spec: GraphSpec) -> None:
+        """Allocates the buffers and runs each profile once on them, then zeroes the cache."""
+        self.spec = spec
+        self._session = session
+        cached = {pair.input for pair in spec.aliases}
+        try:
+            self._cache = {t.name: _allocate(t, spec, None) for t in spec.inputs if t.name in cached}
+            self._bound = {p.name: _BoundProfile(session, spec, p, self._cache) for p in spec.profiles}
+        except MemoryError as error:
+            raise OutOfMemory(
+                f"no memory for the KV cache of {spec.file} at capacity {spec.capacity}: lower `capacity` in the recipe "
+                "or close other sessions"
+            ) from error
+        for bound in self._bound.values():
+            bound.run()
+        self.zero()
+
+    def window(self, profile: str) -> Window:
+        return self._bound[profile].window
+
+    def run(self, window: Window) -> None:
+        if not self._bound:
+            raise WrongState("the context is closed; take a new session")
+        self._bound[window.profile.name].run()
+
+    def logits(self, window: Window) -> NDArray[np.float32]:
+        return self._bound[window.profile.name].logits
+
+    def cache(self) -> dict[str, NDArray[np.generic]]:
+        return dict(self._cache)
+
+    def zero(self) -> None:
+        for rows in self._cache.values():
+            rows.fill(0)
+
+    def close(self) -> None:
+        self._bound = {}
+        self._cache = {}
+        self._session = None
+
+
+class _BoundProfile:
+    """The buffers of one profile and ONNX Runtime's binding to their addresses."""
+
+    def __init__(self, session: Any, spec: GraphSpec, profile: Profile, cache: Mapping[str, NDArray[Any]]) -> None:
+        past_of = {pair.output: pair.input for pair in spec.aliases}
+        inputs = {t.name: cache.get(t.name, None) for t in spec.inputs}
+        self._inputs = {t.name: _first(inputs[t.name], t, spec, profile) for t in spec.inputs}
+        self._outputs = {t.name: _first(cache.get(past_of.get(t.name, "")), t, spec, profile) for t in spec.outputs}
+        self._session = session
+        self._name = f"{spec.file} at {profile.name}"
+        self._binding = session.io_binding()
+        for name, array in self._inputs.items():
+            self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        for name, array in self._outputs.items():
+            self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        self.logits: NDArray[np.float32] = self._outputs["logits"]
+        self.window = self._make_window(spec, profile)
+
+    def _make_window(self, spec: GraphSpec, profile: Profile) -> Window:
+        batch, width, rows = spec.batch, profile.width, profile.rows
+        staged = self._inputs
+        window = Window(
+            profile=profile,
+            input_ids=staged["input_ids"],
+            position_ids=staged["position_ids"] if "position_ids" in staged else np.zeros((batch, width), np.int64),
+            cache_length=staged["cache_length"],
+            logits_rows=staged["logits_rows"] if "logits_rows" in staged else np.zeros((batch, rows), np.int64),
+            window_mask=staged.get("window_mask"),
+            query_lengths=staged.get("query_lengths"),
+            top_ids=self._outputs["top_ids"],
+        )
+        if window.window_mask is not None:
+            window.window_mask[:] = np.tri(width, dtype=np.bool_)
+        if window.query_lengths is not None:
+            window.query_lengths.fill(width)
+        return window
+
+    def run(self) -> None:
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            raise EngineFailed(f"onnxruntime failed while running {self._name}: {_first_line(error)}") from error
+
+
+def _first(known: NDArray[Any] | None, tensor: TensorSpec, spec: GraphSpec, profile: Profile) -> NDArray[Any]:
+    return known if known is not None else _allocate(tensor, spec, profile)
+
+
+def _allocate(tensor: TensorSpec, spec: GraphSpec, profile: Profile | None) -> NDArray[Any]:
+    sizes = {"B": spec.batch}
+    if profile is not None:
+        sizes |= {"W": profile.width, "R": profile.rows}
+    shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.shape)
+    if tensor.dtype not in _NUMPY_TYPES:
+        raise InvalidArgument(
+            f"tensor {tensor.name} has dtype {tensor.dtype}; onnxruntime on the host takes {', '.join(_NUMPY_TYPES)}"
+        )
+    return np.zeros(shape, _NUMPY_TYPES[tensor.dtype])
+
+
+def _import_onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendMissing(
+            f"onnxruntime is not installed ({error}): pip install 'specruntime[ort]' (or [ort-gpu])"
+        ) from error
+    return onnxruntime
+
+
+def _require_version(found: str, spec: GraphSpec) -> None:
+    needed = spec.engine.minimum_version
+    if _version_key(found) < _version_key(needed):
+        raise BackendIncompatible(
+            f"onnxruntime {found} is installed, {spec.file} needs {needed} or newer: pip install 'onnxruntime>={needed}'"
+        )
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+
+
+def _session_options(ort: Any, spec: GraphSpec, options: EngineOptions) -> Any:
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
+    settings.intra_op_num_threads = options.threads or spec.engine.threads or _usable_cores()
+    settings.inter_op_num_threads = 1
+    if options.profile_to is not None:
+        settings.enable_profiling = True
+        settings.profile_file_prefix = str(options.profile_to)
+    return settings
+
+
+def _usable_cores() -> int:
+    """Cores this process may run on, not the machine's."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _providers(ort: Any, provider: str) -> list[str]:
+    if provider not in _PROVIDERS:
+        raise InvalidArgument(f"provider {provider!r} is unknown; expected one of {', '.join(_PROVIDERS)}")
+    name = _PROVIDERS[provider]
+    available = ort.get_available_providers()
+    if name not in available:
+        raise BackendMissing(
+            f"this onnxruntime has no {name} (it has {', '.join(available)}): pip install 'specruntime[ort-gpu]', or open "
+            "the bundle with provider 'cpu'"
+        )
+    return [name] if provider == "cpu" else [name, _PROVIDERS["cpu"]]
+
+
+def _check_signature(session: Any, spec: GraphSpec) -> None:
+    for kind, found, listed in (
+        ("input", {v.name for v in session.get_inputs()}, {t.name for t in spec.inputs}),
+        ("output", {v.name for v in session.get_outputs()}, {t.name for t in spec.outputs}),
+    ):
+        if found != listed:
+            difference = sorted(found ^ listed)
+            raise BackendIncompatible(
+                f"{spec.file} and the manifest disagree on {kind}s: {', '.join(difference)}; build the bundle again"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

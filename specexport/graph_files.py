@@ -1,0 +1,95 @@
+"""A graph on disk: the ONNX file, its weights beside it, and the `GraphSpec` a runtime needs to bind it.
+
+Weights always go to one external file, each tensor once. Owns the profile list of a graph; knows nothing of recipes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import onnx_ir as ir
+from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodesPass
+from specruntime.manifest import AliasPair, DType, Dimension, EngineSpec, GraphSpec, Profile, TensorSpec
+
+from specexport.export import TracedGraph
+
+GRAPH_NAME = "graph.onnx"
+WEIGHTS_NAME = "graph.weights"
+NARROWEST_PREFILL = 16
+CATCH_UP_WIDTH = 2
+
+_DTYPES: dict[ir.DataType, DType] = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+    ir.DataType.INT64: "int64",
+    ir.DataType.INT32: "int32",
+    ir.DataType.BOOL: "bool",
+}
+
+
+def save_graph(model: ir.Model, directory: Path) -> None:
+    """Writes `GRAPH_NAME` and `WEIGHTS_NAME` into `directory`; equal initializers (a tied embedding) are stored once."""
+    RemoveUnusedNodesPass()(model)
+    DeduplicateInitializersPass()(model)
+    ir.save(model, directory / GRAPH_NAME, external_data=WEIGHTS_NAME)
+
+
+def target_profiles(verify_widths: Sequence[int], prefill_chunk: int) -> tuple[Profile, ...]:
+    """A plain step, one window per verify width with all its rows judged, and the prefill ladder."""
+    verify = tuple(Profile(name=f"verify_{width}", width=width, rows=width) for width in verify_widths)
+    return (Profile(name="step", width=1, rows=1), *verify, *_prefill_ladder(prefill_chunk))
+
+
+def draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:
+    """A step, the two-token window that catches up after full acceptance, and the prefill ladder."""
+    catch_up = Profile(name="catch_up", width=CATCH_UP_WIDTH, rows=1)
+    return (Profile(name="step", width=1, rows=1), catch_up, *_prefill_ladder(prefill_chunk))
+
+
+def _prefill_ladder(chunk: int) -> tuple[Profile, ...]:
+    """`chunk` and its halves, so that the end of a prompt is not padded to a whole chunk."""
+    widths = {chunk}
+    while chunk // 2 >= NARROWEST_PREFILL:
+        chunk //= 2
+        widths.add(chunk)
+    return tuple(Profile(name=f"prefill_{width}", width=width, rows=1) for width in sorted(widths))
+
+
+def describe_graph(
+    model: ir.Model,
+    traced: TracedGraph,
+    *,
+    file: str,
+    profiles: tuple[Profile, ...],
+    batch: int,
+    engine: EngineSpec,
+) -> GraphSpec:
+    """The manifest entry of a saved graph; `file` is its path inside the bundle."""
+    inputs = tuple(_describe_tensor(value) for value in model.graph.inputs)
+    outputs = tuple(_describe_tensor(value) for value in model.graph.outputs)
+    written = {tensor.name for tensor in outputs}
+    aliases = tuple(
+        AliasPair(input=tensor.name, output=output)
+        for tensor in inputs
+        if (output := tensor.name.replace("past_", "present_", 1)) != tensor.name and output in written
+    )
+    return GraphSpec(
+        file=file,
+        inputs=inputs,
+        outputs=outputs,
+        aliases=aliases,
+        profiles=profiles,
+        batch=batch,
+        capacity=traced.capacity,
+        layers=traced.layout.layers,
+        vocab_size=traced.vocab_size,
+        padded_vocab_size=traced.padded_vocab_size,
+        engine=engine,
+    )
+
+
+def _describe_tensor(value: ir.Value) -> TensorSpec:
+    assert value.name is not None and value.shape is not None and value.dtype is not None
+    shape = tuple(cast(Dimension, dim if isinstance(dim, int) else str(dim.value)) for dim in value.shape)
+    return TensorSpec(name=value.name, dtype=_DTYPES[value.dtype], shape=shape)

@@ -1,0 +1,19 @@
+"""Graph inputs that no node reads any more are removed, so that a runtime need not feed them."""
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from specexport.passes import PassReport
+
+
+class DropUnusedInputs:
+    name = "drop-unused-inputs"
+    requires = "nothing"
+    ensures = "every graph input is read by a node"
+
+    def __call__(self, model: ir.Model) -> PassReport:
+        RemoveUnusedNodesPass()(model)
+        unused = [value for value in model.graph.inputs if not value.uses()]
+        for value in unused:
+            model.graph.inputs.remove(value)
+        return PassReport(self.name, len(unused), () if unused else ("every input is read",))

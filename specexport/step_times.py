@@ -1,0 +1,40 @@
+"""How long one window of each width takes on this machine."""
+
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+from specruntime.engine import Context, Window
+from specruntime.engines import EngineOptions, open_engine
+from specruntime.manifest import GraphSpec
+
+CONTEXT_ROWS = 200
+_REPEATS = 5
+
+
+def measure_step_times(spec: GraphSpec, root: Path, *, repeats: int = _REPEATS) -> dict[str, float]:
+    """Median milliseconds per profile width, about `CONTEXT_ROWS` tokens in the cache (fewer where they do not fit)."""
+    engine = open_engine(spec, root, EngineOptions())
+    try:
+        context = engine.new_context()
+        try:
+            windows = [context.window(profile.name) for profile in spec.profiles]
+            return {str(w.profile.width): round(_time_window(context, w, repeats), 3) for w in windows}
+        finally:
+            context.close()
+    finally:
+        engine.close()
+
+
+def _time_window(context: Context, window: Window, repeats: int) -> float:
+    width = window.profile.width
+    start = min(CONTEXT_ROWS, context.spec.capacity - width)
+    window.cache_length[:] = start
+    window.position_ids[:] = start + np.arange(width)
+    times = []
+    for _ in range(repeats):
+        began = perf_counter()
+        context.run(window)
+        times.append(perf_counter() - began)
+    return median(times) * 1e3
