@@ -29,13 +29,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of recipes/tiny-random.yaml, built once by the command a user types. Read it, never write it."""
     bundle = tmp_path_factory.mktemp("tiny") / "tiny-random.bundle"
-    command = [
-        Path(sys.executable).with_name("specexport"),
-        "build",
-        RECIPES / "tiny-random.yaml",
-        "-o",
-        bundle,
-    ]
+    specexport = str(Path(sys.executable).with_name("specexport"))
+    command = [specexport, "build", str(RECIPES / "tiny-random.yaml"), "-o", str(bundle)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
     return bundle

@@ -5,6 +5,8 @@ tokenizer library, and nothing of the build host (torch, transformers, onnx): th
 needs them is opened.
 """
 
+from specruntime.bundle import LoadedBundle, load_manifest, open_bundle
+from specruntime.engines import EngineOptions
 from specruntime.errors import (
     BackendIncompatible,
     BackendMissing,
@@ -25,7 +27,11 @@ from specruntime.errors import (
     WidthExceeded,
     WrongState,
 )
+from specruntime.generation import Completion, Delta, complete, generate
 from specruntime.manifest import SCHEMA_VERSION, Manifest
+from specruntime.sampling import SamplingParams, TokenLogprobs
+from specruntime.session import Round, Session
+from specruntime.statistics import Statistics
 from specruntime.text import TextCodec, TextStream
 
 __all__ = [
@@ -37,18 +43,31 @@ __all__ = [
     "BundleInvalid",
     "BundleTooNew",
     "CapacityExceeded",
+    "Completion",
+    "Delta",
     "EmptyPrompt",
     "EngineFailed",
+    "EngineOptions",
     "InvalidArgument",
     "InvalidHandle",
+    "LoadedBundle",
     "Manifest",
     "OutOfMemory",
+    "Round",
+    "SamplingParams",
+    "Session",
     "SessionBusy",
     "SessionPoisoned",
     "SpecError",
+    "Statistics",
     "Status",
     "TextCodec",
     "TextStream",
+    "TokenLogprobs",
     "WidthExceeded",
     "WrongState",
+    "complete",
+    "generate",
+    "load_manifest",
+    "open_bundle",
 ]

@@ -9,22 +9,21 @@ import json
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 from pydantic import ValidationError
 
 from specruntime.bundle_files import REBUILD, check_files
 from specruntime.closed_schema import describe_problem
+from specruntime.drafts import new_draft
 from specruntime.engine import Engine
+from specruntime.engines import EngineOptions, open_engine
 from specruntime.errors import BundleInvalid, BundleTooNew, WrongState
 from specruntime.manifest import MANIFEST_NAME, SCHEMA_VERSION, Manifest, ModelDraft, NoneDraft
 from specruntime.manifest_checks import check_manifest
+from specruntime.session import Session
 from specruntime.text import TextCodec
-
-if TYPE_CHECKING:
-    from specruntime.engines import EngineOptions
-    from specruntime.session import Session
 
 
 def load_manifest(path: str | Path, verify: bool = True) -> Manifest:
@@ -41,14 +40,12 @@ def load_manifest(path: str | Path, verify: bool = True) -> Manifest:
 
 
 def open_bundle(
-    path: str | Path, *, options: "EngineOptions | None" = None, verify: bool = True
+    path: str | Path, *, options: EngineOptions | None = None, verify: bool = True
 ) -> "LoadedBundle":
     """Loads the bundle's engines; `options` override what the manifest says of threads and provider.
 
     Raises what `load_manifest` raises, `BackendMissing` or `BackendIncompatible` when an engine cannot be loaded here.
     """
-    from specruntime.engines import EngineOptions, open_engine
-
     manifest = load_manifest(path, verify)
     root = Path(path).resolve()
     options = options or EngineOptions()
@@ -83,14 +80,11 @@ class LoadedBundle:
         spec = self.manifest.tokenizer
         return None if spec is None else TextCodec.open(self.root, spec)
 
-    def new_session(self, speculate: bool = True) -> "Session":
+    def new_session(self, speculate: bool = True) -> Session:
         """A session with its own buffers; `speculate=False` decodes plainly on the same engine.
 
         Raises `WrongState` on a closed bundle, `OutOfMemory` when the buffers do not fit.
         """
-        from specruntime.drafts import new_draft
-        from specruntime.session import Session
-
         if self._closed:
             raise WrongState("the bundle is closed; open it again")
         spec = self.manifest.draft if speculate else NoneDraft()

@@ -3,12 +3,11 @@
 Knows the rules of models that forbid unknown keys, and nothing of what the models are about.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 Location = tuple[int | str, ...]
 
@@ -56,6 +55,6 @@ def _tags(model: type[BaseModel]) -> set[object]:
     return {value for literal in literals for value in get_args(literal)}
 
 
-def _shorten(detail: ErrorDetails, limit: int = 60) -> str:
+def _shorten(detail: Mapping[str, Any], limit: int = 60) -> str:
     text = repr(detail["input"])
     return text if len(text) <= limit else text[: limit - 3] + "..."
