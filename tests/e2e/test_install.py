@@ -1,0 +1,107 @@
+"""Both distributions build, and the runtime alone decodes a bundle on a host that has nothing else."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from specruntime import SamplingParams, complete, open_bundle
+from tests.conftest import REPOSITORY
+
+PROMPT = [97, 98, 99, 97, 98, 99, 97]
+
+DECODE_IDS = """
+import importlib.util, sys
+import specruntime as s
+present = [n for n in ("torch", "transformers", "onnx", "specexport") if importlib.util.find_spec(n)]
+assert not present, present
+with s.open_bundle(sys.argv[1]) as bundle:
+    params = s.SamplingParams(max_tokens=24)
+    print(*s.complete(bundle.new_session(), [int(i) for i in sys.argv[2:]], params).token_ids)
+    try:
+        bundle.tokenizer
+    except s.BackendMissing as error:
+        print(error)
+"""
+DECODE_TEXT = """
+import sys
+import specruntime as s
+with s.open_bundle(sys.argv[1]) as bundle:
+    codec = bundle.tokenizer
+    answer = s.complete(bundle.new_session(), codec.encode(sys.argv[2]), s.SamplingParams(max_tokens=24), codec)
+    print(repr(answer.text))
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Standard output of a command that must succeed."""
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def build_wheel(project: Path, into: Path) -> zipfile.ZipFile:
+    """The project's wheel, built with the tools installed here."""
+    run(
+        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
+        *("--wheel-dir", into, project),
+        cwd=into,
+    )
+    (wheel,) = into.glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
+@pytest.mark.parametrize(
+    ("project", "package", "owned"),
+    [
+        (REPOSITORY, "specexport", {"specexport", "optimum"}),
+        (REPOSITORY / "runtime", "specruntime", {"specruntime"}),
+    ],
+    ids=["specexport", "specruntime"],
+)
+def test_the_wheel_holds_the_package_its_types_its_licence_and_its_command(
+    tmp_path: Path, project: Path, package: str, owned: set[str]
+) -> None:
+    with build_wheel(project, tmp_path) as wheel:
+        names = set(wheel.namelist())
+        (info,) = {name.partition("/")[0] for name in names if ".dist-info/" in name}
+        entry_points = wheel.read(f"{info}/entry_points.txt").decode()
+    modules = {str(path.relative_to(project)) for path in (project / package).rglob("*.py")}
+    assert modules - names == set()
+    assert {f"{package}/py.typed", f"{info}/licenses/LICENSE"} - names == set()
+    assert {name.partition("/")[0] for name in names} - {info} <= owned
+    assert f"{package} = {package}.cli:main" in entry_points
+
+
+@pytest.fixture(scope="module")
+def clean_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with nothing in it."""
+    environment = tmp_path_factory.mktemp("clean") / "venv"
+    run(sys.executable, "-m", "venv", environment, cwd=environment.parent)
+    return environment / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_the_runtime_alone_decodes_a_bundle(tiny_bundle: Path, clean_python: Path, tmp_path: Path) -> None:
+    with open_bundle(tiny_bundle) as bundle:
+        params = SamplingParams(max_tokens=24)
+        expected = complete(bundle.new_session(speculate=False), PROMPT, params).token_ids
+        codec = bundle.tokenizer
+        assert codec is not None
+        answer = complete(bundle.new_session(speculate=False), codec.encode("abcabca"), params, codec)
+
+    install = (clean_python, "-m", "pip", "install", "--quiet", "-c", REPOSITORY / "constraints.txt")
+    run(*install, f"{REPOSITORY / 'runtime'}[ort]", cwd=tmp_path)
+    ids, refusal = run(
+        clean_python, "-c", DECODE_IDS, tiny_bundle, *map(str, PROMPT), cwd=tmp_path
+    ).splitlines()
+    assert [int(token) for token in ids.split()] == list(expected)
+    assert "pip install 'specruntime[text]'" in refusal
+
+    run(*install, f"{REPOSITORY / 'runtime'}[ort,text]", cwd=tmp_path)
+    text = run(clean_python, "-c", DECODE_TEXT, tiny_bundle, "abcabca", cwd=tmp_path)
+    assert text.strip() == repr(answer.text)
