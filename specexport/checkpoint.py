@@ -17,10 +17,12 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Pretrained
 
 from specexport.errors import CheckpointUnsupported
 from specexport.quiet import quiet
-from specexport.recipe import ModelDraft, NoiseSource, Precision, RandomSource, Target
-from specexport.sources import Located, locate
+from specexport.recipe import ModelSource, NoiseSource, Precision, RandomSource
+from specexport.sources import locate
 from specexport.sources.address import parse_address
 from specexport.sources.cache import cache_directory, cached_entry, text_sha256
+from specexport.sources.gguf_reading import gguf_read_once
+from specexport.sources.located import Located
 from specexport.vocabulary import TOKENIZER_FILE, end_token_ids, real_vocab_size, require_shared_vocabulary
 
 TASK = "text-generation-with-past"
@@ -47,7 +49,7 @@ class Checkpoint:
     generation_config: GenerationConfig
 
 
-def source_digest(spec: Target | ModelDraft, target_digest: str = "") -> str:
+def source_digest(spec: ModelSource, target_digest: str = "") -> str:
     """Hex SHA-256 that changes when the checkpoint does, without loading it; files are fetched if need be.
 
     `target_digest` is the digest of the target that `noise_of_target` copies. Raises `SourceError`.
@@ -64,13 +66,13 @@ def source_digest(spec: Target | ModelDraft, target_digest: str = "") -> str:
 
 
 def load_checkpoint(
-    spec: Target | ModelDraft, precision: Precision, *, target: Checkpoint | None = None
+    spec: ModelSource, precision: Precision, *, target: Checkpoint | None = None
 ) -> Checkpoint:
     """Loads `recipe.target`, or `recipe.draft` together with the loaded `target` it drafts for.
 
     Raises `SourceError`, `CheckpointUnsupported`, or, for a draft, `TokenizerMismatch`.
     """
-    with quiet():
+    with quiet(), gguf_read_once():
         if isinstance(spec.source, str):
             loaded = _load_files(spec.source, spec, precision)
         elif isinstance(spec.source, RandomSource):
@@ -94,7 +96,7 @@ def check_context(checkpoint: Checkpoint, capacity: int) -> None:
         )
 
 
-def _load_files(source: str, spec: Target | ModelDraft, precision: Precision) -> Checkpoint:
+def _load_files(source: str, spec: ModelSource, precision: Precision) -> Checkpoint:
     located = locate(parse_address(source), spec.sha256)
     config = _read_config(source, located, spec.trust_remote_code)
     _require_causal(source, config)
@@ -105,21 +107,22 @@ def _load_files(source: str, spec: Target | ModelDraft, precision: Precision) ->
     return _describe(source, model, tokenizer, located.digest)
 
 
-def _make_random(source: RandomSource, spec: Target | ModelDraft, precision: Precision) -> Checkpoint:
+def _make_random(source: RandomSource, spec: ModelSource, precision: Precision) -> Checkpoint:
     from specexport.sources.byte_tokenizer import TOKENIZER_SIZE, write_byte_tokenizer
     from specexport.sources.random_model import random_config, random_model
 
     name = f"random {source.random.architecture} (seed {source.random.seed})"
     config = random_config(source.random)
     _require_causal(name, config)
-    model = random_model(config, source.random.seed).to(DTYPES[precision])
+    model = random_model(config, source.random.seed)
+    torch.nn.Module.to(model, DTYPES[precision])
     digest = source_digest(spec)
     has_tokenizer = int(config.vocab_size) >= TOKENIZER_SIZE
     tokenizer = _tokenizer_files("bytes-1", write_byte_tokenizer) if has_tokenizer else None
     return _describe(name, model, tokenizer, digest)
 
 
-def _add_noise(source: NoiseSource, spec: Target | ModelDraft, target: Checkpoint | None) -> Checkpoint:
+def _add_noise(source: NoiseSource, spec: ModelSource, target: Checkpoint | None) -> Checkpoint:
     from specexport.sources.random_model import noisy_copy
 
     assert target is not None, "a draft of noise is loaded together with its target"
@@ -130,12 +133,13 @@ def _add_noise(source: NoiseSource, spec: Target | ModelDraft, target: Checkpoin
 
 def _read_config(source: str, located: Located, trust_remote_code: bool) -> PretrainedConfig:
     try:
-        return AutoConfig.from_pretrained(
+        config: PretrainedConfig = AutoConfig.from_pretrained(
             located.directory,
             gguf_file=located.gguf_file,
             trust_remote_code=trust_remote_code,
             local_files_only=True,
         )
+        return config
     except Exception as error:  # transformers raises many classes here, all of them about these files
         raise _unsupported_config(source, error) from None
 

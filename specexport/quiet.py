@@ -4,20 +4,11 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-from unittest.mock import patch
 
-from huggingface_hub.utils import are_progress_bars_disabled
-from huggingface_hub.utils import disable_progress_bars as disable_hub_bars
-from huggingface_hub.utils import enable_progress_bars as enable_hub_bars
-from tqdm.std import tqdm
-from transformers import modeling_gguf_pytorch_utils
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled
+from huggingface_hub.utils.tqdm import disable_progress_bars as disable_hub_bars
+from huggingface_hub.utils.tqdm import enable_progress_bars as enable_hub_bars
 from transformers.utils import logging as transformers_logging
-
-
-def _no_bar(*args: Any, **options: Any) -> Any:
-    """The GGUF reader makes its bar directly, past the switch of transformers' logging."""
-    return tqdm(*args, **{**options, "disable": True})
 
 
 @contextmanager
@@ -33,7 +24,7 @@ def quiet() -> Iterator[None]:
     optimum_logger.setLevel(logging.ERROR)
     disable_hub_bars()
     try:
-        with warnings.catch_warnings(), patch.object(modeling_gguf_pytorch_utils, "tqdm", _no_bar):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -49,7 +49,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 def read_yaml(path: Path) -> str:
     """The recipe file as JSON text. Raises `RecipeError` for a file that is missing, unreadable or not a mapping."""
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except FileNotFoundError:
         beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise RecipeError(f"{path}: no such recipe file{nearest(path.name, beside)}") from None
@@ -128,7 +128,9 @@ def _walk(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, 
 
     pydantic puts the tag of a union member into the location; a recipe's author never wrote it, so it is left out.
     """
-    path, holders, inside = "", (root,), (root,)
+    path = ""
+    holders: Models = (root,)
+    inside: Models = (root,)
     for position, part in enumerate(location):
         if isinstance(part, int):
             path += f"[{part}]"
@@ -136,7 +138,7 @@ def _walk(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, 
         is_field = any(part in model.model_fields for model in inside)
         if not is_field and (tagged := tuple(model for model in inside if _tag(model) == part)):
             inside = tagged
-        elif is_field or position == len(location) - 1 and inside:
+        elif is_field or (position == len(location) - 1 and inside):
             path += f".{part}" if path else part
             holders = inside
             inside = tuple(

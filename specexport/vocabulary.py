@@ -1,7 +1,8 @@
 """Token tables: real against padded size, the ids that end an answer, and whether two models share one table."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ _TURN_ENDS = (
 )
 
 
-def token_table(tokenizer_directory: Path) -> dict[int, str]:
+@lru_cache(maxsize=2)
+def token_table(tokenizer_directory: Path) -> Mapping[int, str]:
     """Token by id, added tokens included."""
     tokenizer = Tokenizer.from_file(str(tokenizer_directory / TOKENIZER_FILE))
     return {index: token for token, index in tokenizer.get_vocab(with_added_tokens=True).items()}

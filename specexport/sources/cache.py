@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from specexport.errors import SourceError
 
 CACHE_VARIABLE = "SPECEXPORT_CACHE"
 _CHUNK = 1 << 20
+_SCRATCH_PREFIX = ".partial-"
+_STALE_SECONDS = 24 * 3600
 
 
 def cache_directory() -> Path:
@@ -32,7 +35,8 @@ def cached_entry(place: Path, fill: Callable[[Path], None]) -> Path:
         return place
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=place.parent))
+        _remove_stale(place.parent)
+        scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=place.parent))
     except OSError as error:
         raise SourceError(
             f"the cache {place.parent} cannot be written ({error}); set {CACHE_VARIABLE}"
@@ -55,6 +59,13 @@ def _move_into(scratch: Path, place: Path) -> None:
     except OSError:
         if not place.exists():  # otherwise another build was first
             raise
+
+
+def _remove_stale(directory: Path) -> None:
+    """Deletes what killed builds left behind; a younger one may still be at work."""
+    for scratch in directory.glob(f"{_SCRATCH_PREFIX}*"):
+        if scratch.stat().st_mtime < time.time() - _STALE_SECONDS:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def file_sha256(path: Path) -> str:

