@@ -125,8 +125,7 @@ class _Answer:
         shown = ""
         kept = 0
         for token in round.tokens:
-            piece = self._decoder.push((token,)) if self._decoder is not None else ""
-            verdict = self._stops.feed(token, piece)
+            verdict = self._stops.feed(token, self._text_of(token))
             shown += verdict.text
             kept += 1
             if verdict.finish_reason is not None:
@@ -141,3 +140,9 @@ class _Answer:
             shown += self._decoder.flush()
         logprobs = None if round.logprobs is None else round.logprobs[:kept]
         return Delta(shown, round.tokens[:kept], logprobs, self.finish_reason)
+
+    def _text_of(self, token: int) -> str:
+        """What the token adds to the text; an end token adds nothing, and no half character either."""
+        if self._decoder is None or self._stops.is_end(token):
+            return ""
+        return self._decoder.push((token,))

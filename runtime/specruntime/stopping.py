@@ -40,6 +40,10 @@ class StopChecker:
         """How many tokens were fed: the length of the answer once it has ended."""
         return self._tokens
 
+    def is_end(self, token: int) -> bool:
+        """True when the next token would end the answer by its id: then its text is not asked for."""
+        return self._tokens >= self._min_tokens and token in self._ends
+
     def feed(self, token: int, text: str) -> Verdict:
         """Judges the next token; `text` is what it adds to the text of the answer ("" while bytes are missing).
 
@@ -50,9 +54,10 @@ class StopChecker:
             raise WrongState(
                 "the answer has ended, expected no further token; make a StopChecker for each answer"
             )
+        ends = self.is_end(token)
         self._tokens += 1
         may_stop = self._tokens > self._min_tokens
-        if may_stop and token in self._ends:
+        if ends:
             return Verdict(self.finish(), "stop")
         held, self._held = len(self._held), self._held + text
         if may_stop and (start := self._stop_start(held)) is not None:
