@@ -2,21 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite, isinf
-from numbers import Integral, Real
-from typing import Literal
+from math import inf, isfinite
+from numbers import Real
+from typing import Literal, TypeGuard
+
+import numpy as np
 
 from specruntime.errors import InvalidArgument
-
-MAX_SEED = 2**64 - 1
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """How the next token is chosen and when the answer ends. The defaults are greedy decoding.
 
-    Order of application: logit_bias, min_tokens, repetition, presence and frequency penalty, temperature, top_k, top_p,
-    min_p. The repetition penalty counts prompt and output, presence and frequency the output only.
+    Order of application: logit_bias, min_tokens, repetition, presence and frequency penalty, temperature, top_k,
+    top_p, min_p. The repetition penalty counts prompt and output, presence and frequency the output only.
     Raises `InvalidArgument` naming the field, the value and the allowed range.
     """
 
@@ -45,80 +45,59 @@ class SamplingParams:
         self._check_ends()
 
     def _check_law(self) -> None:
-        temperature = _real("temperature", self.temperature, "0 (greedy) or 1e-6 to 1e6")
-        _require(
-            temperature == 0 or 1e-6 <= temperature <= 1e6,
-            "temperature",
-            temperature,
-            "0 (greedy) or 1e-6 to 1e6",
+        hot = _is_number(self.temperature) and 1e-6 <= self.temperature <= 1e6
+        self._require(
+            "temperature", hot or _is_zero(self.temperature), "0 (greedy) or a number from 1e-6 to 1e6"
         )
-        _integer("top_k", self.top_k, 0, None, "0 (off) or a positive integer")
-        _require(0 < _real("top_p", self.top_p, "(0, 1]") <= 1, "top_p", self.top_p, "(0, 1]")
-        _require(0 <= _real("min_p", self.min_p, "[0, 1]") <= 1, "min_p", self.min_p, "[0, 1]")
-        _integer("seed", self.seed, 0, MAX_SEED, "an integer from 0 to 2**64 - 1")
-        _require(self.accept in ("match", "rejection"), "accept", self.accept, "'match' or 'rejection'")
+        self._require("top_k", _is_id(self.top_k), "0 (off) or a positive integer")
+        probable = _is_number(self.top_p) and 0 < self.top_p <= 1
+        self._require("top_p", probable, "a number above 0 and at most 1")
+        self._require_number("min_p", self.min_p, 0, 1)
+        self._require("seed", _is_id(self.seed) and self.seed < 2**64, "an integer from 0 to 2**64 - 1")
+        self._require("accept", self.accept in ("match", "rejection"), "'match' or 'rejection'")
 
     def _check_processors(self) -> None:
-        penalty = _real("repetition_penalty", self.repetition_penalty, "[0.01, 100]")
-        _require(0.01 <= penalty <= 100, "repetition_penalty", penalty, "[0.01, 100]; 1 is off")
-        for name, value in (
-            ("presence_penalty", self.presence_penalty),
-            ("frequency_penalty", self.frequency_penalty),
-        ):
-            _require(-2 <= _real(name, value, "[-2, 2]") <= 2, name, value, "[-2, 2]; 0 is off")
-        _require(
-            isinstance(self.logit_bias, Mapping),
-            "logit_bias",
-            self.logit_bias,
-            "a mapping of token id to bias",
-        )
-        for token, bias in self.logit_bias.items():
-            _integer("logit_bias", token, 0, None, "token ids of 0 or more as keys")
-            allowed = "-inf (ban) or a finite number for each token"
-            number = _is_number(bias)
-            _require(
-                number and (isfinite(bias) or (isinf(bias) and bias < 0)),
-                f"logit_bias[{token}]",
-                bias,
-                allowed,
-            )
+        self._require_number("repetition_penalty", self.repetition_penalty, 0.01, 100)
+        self._require_number("presence_penalty", self.presence_penalty, -2, 2)
+        self._require_number("frequency_penalty", self.frequency_penalty, -2, 2)
+        mapping = isinstance(self.logit_bias, Mapping)
+        biases = mapping and all(_is_id(i) and _is_bias(bias) for i, bias in self.logit_bias.items())
+        self._require("logit_bias", biases, "a mapping of token ids to finite numbers or -inf (a ban)")
 
     def _check_ends(self) -> None:
-        stops = self.stop if isinstance(self.stop, tuple) else None
-        allowed = "a tuple of non-empty strings"
-        _require(
-            stops is not None and all(isinstance(s, str) and s for s in stops), "stop", self.stop, allowed
+        stops = isinstance(self.stop, tuple) and all(isinstance(stop, str) and stop for stop in self.stop)
+        self._require("stop", stops, "a tuple of non-empty strings")
+        ids = isinstance(self.stop_token_ids, tuple) and all(map(_is_id, self.stop_token_ids))
+        self._require("stop_token_ids", ids, "a tuple of token ids, each 0 or more")
+        limited = self.max_tokens is None or (_is_id(self.max_tokens) and self.max_tokens > 0)
+        self._require("max_tokens", limited, "None or a positive integer")
+        reachable = _is_id(self.min_tokens) and self.min_tokens <= (self.max_tokens or inf)
+        self._require("min_tokens", reachable, f"an integer from 0 to max_tokens ({self.max_tokens})")
+        self._require(
+            "logprobs", self.logprobs is None or _is_id(self.logprobs), "None or an integer, 0 or more"
         )
-        _require(
-            isinstance(self.stop_token_ids, tuple),
-            "stop_token_ids",
-            self.stop_token_ids,
-            "a tuple of token ids",
-        )
-        for token in self.stop_token_ids:
-            _integer("stop_token_ids", token, 0, None, "token ids of 0 or more")
-        if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, None, "None or a positive integer")
-        _integer("min_tokens", self.min_tokens, 0, self.max_tokens, f"0 to max_tokens ({self.max_tokens})")
-        if self.logprobs is not None:
-            _integer("logprobs", self.logprobs, 0, None, "None or an integer of 0 or more")
-        _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "True or False")
+        self._require("ignore_eos", isinstance(self.ignore_eos, bool), "True or False")
+
+    def _require_number(self, name: str, value: object, lowest: float, highest: float) -> None:
+        within = _is_number(value) and lowest <= value <= highest
+        self._require(name, within, f"a number from {lowest} to {highest}")
+
+    def _require(self, name: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise InvalidArgument(f"{name} is {getattr(self, name)!r}, expected {allowed}")
 
 
-def _require(holds: bool, name: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise InvalidArgument(f"{name} is {value!r}, expected {allowed}")
-
-
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _real(name: str, value: object, allowed: str) -> float:
-    _require(_is_number(value), name, value, allowed)
-    return float(value)  # type: ignore[arg-type]
+def _is_zero(value: object) -> bool:
+    return _is_number(value) and value == 0
 
 
-def _integer(name: str, value: object, lowest: int, highest: int | None, allowed: str) -> None:
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    _require(whole and lowest <= value and (highest is None or value <= highest), name, value, allowed)  # type: ignore[operator]
+def _is_bias(value: object) -> bool:
+    return _is_number(value) and (isfinite(value) or value == -inf)
+
+
+def _is_id(value: object) -> TypeGuard[int]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)

@@ -1,0 +1,93 @@
+"""Options of an answer: every value outside its range is refused with its field, the value and the range."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specruntime.errors import InvalidArgument
+from specruntime.sampling import SamplingParams
+
+NAN, INF = float("nan"), float("inf")
+REFUSED: dict[str, list[object]] = {
+    "temperature": [-0.1, 1e-9, 1e7, NAN, INF, "1", None, True],
+    "top_k": [-1, 1.5, "2", None, True],
+    "top_p": [0, -0.1, 1.1, NAN, "1", None],
+    "min_p": [-0.1, 1.1, NAN, None],
+    "repetition_penalty": [0, -1, 101, NAN, INF, None],
+    "presence_penalty": [-2.1, 2.1, NAN, None],
+    "frequency_penalty": [-2.1, 2.1, NAN, None],
+    "logit_bias": [[(1, 2.0)], {-1: 0.0}, {"1": 0.0}, {1: NAN}, {1: INF}, {1: "2"}, {1.5: 0.0}],
+    "seed": [-1, 2**64, 0.5, None, "1"],
+    "stop": ["end", ["end"], ("",), (3,), None],
+    "stop_token_ids": [[1], (-1,), (0.5,), 3, None],
+    "max_tokens": [0, -1, 1.5, "3"],
+    "min_tokens": [-1, 0.5, None],
+    "logprobs": [-1, 1.5, "3", True],
+    "ignore_eos": [0, None, "yes"],
+    "accept": ["typical", None, ""],
+}
+ALLOWED: dict[str, list[object]] = {
+    "temperature": [0, 0.0, 1e-6, 1, 1.5, np.float32(0.7)],
+    "top_k": [0, 1, 10**9, np.int64(5)],
+    "top_p": [1e-9, 1, 1.0],
+    "min_p": [0, 1],
+    "repetition_penalty": [0.01, 1, 100],
+    "presence_penalty": [-2, 2],
+    "frequency_penalty": [-2, 2],
+    "logit_bias": [{}, {0: -INF, 5: 100}],
+    "seed": [0, 2**64 - 1],
+    "stop": [(), ("a", "bc")],
+    "stop_token_ids": [(), (0, 5)],
+    "max_tokens": [None, 1],
+    "min_tokens": [0, 7],
+    "logprobs": [None, 0, 5],
+    "ignore_eos": [True, False],
+    "accept": ["match", "rejection"],
+}
+
+
+def params_with(name: str, value: Any) -> SamplingParams:
+    return dataclasses.replace(SamplingParams(), **{name: value})
+
+
+def test_every_field_has_its_cases() -> None:
+    names = [field.name for field in dataclasses.fields(SamplingParams)]
+    assert names == list(SamplingParams.__dataclass_fields__)
+    assert set(names) == set(REFUSED) == set(ALLOWED)
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in REFUSED.items() for v in values])
+def test_a_value_outside_the_range_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        params_with(name, value)
+    message = str(caught.value)
+    assert message.startswith(name)
+    assert ", expected " in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in ALLOWED.items() for v in values])
+def test_the_edges_of_a_range_are_allowed(name: str, value: object) -> None:
+    assert getattr(params_with(name, value), name) == value
+
+
+def test_the_message_shows_the_value_and_the_range() -> None:
+    with pytest.raises(InvalidArgument, match=r"^top_p is 1\.5, expected a number above 0 and at most 1$"):
+        SamplingParams(top_p=1.5)
+
+
+def test_min_tokens_cannot_exceed_max_tokens() -> None:
+    SamplingParams(min_tokens=4, max_tokens=4)
+    with pytest.raises(InvalidArgument, match=r"^min_tokens is 5, expected an integer from 0 to max_tokens"):
+        SamplingParams(min_tokens=5, max_tokens=4)
+
+
+def test_the_options_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SamplingParams().seed = 1  # type: ignore[misc]
+
+
+def test_the_default_is_greedy() -> None:
+    assert SamplingParams().temperature == 0
