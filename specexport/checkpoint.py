@@ -1,7 +1,6 @@
 """Loads a model for export: PyTorch weights on the CPU, its tokenizer files, its vocabulary and end tokens.
 
-Owns what makes a checkpoint acceptable as a causal language model. Whether its attention can be carried into a graph
-is judged by the export.
+What cannot become a bundle is refused here by `refusals`; whether its attention fits a graph is judged by the export.
 """
 
 import json
@@ -9,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from optimum.exporters.tasks import TasksManager
@@ -18,6 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Pretrained
 from specexport.errors import CheckpointUnsupported
 from specexport.quiet import quiet
 from specexport.recipe import ModelSource, NoiseSource, Precision, RandomSource
+from specexport.refusals import require_all_weights, require_causal, unsupported_config
 from specexport.sources import locate
 from specexport.sources.address import parse_address
 from specexport.sources.cache import cache_directory, cached_entry, text_sha256
@@ -27,7 +26,6 @@ from specexport.vocabulary import TOKENIZER_FILE, end_token_ids, real_vocab_size
 
 TASK = "text-generation-with-past"
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_CAUSAL_CLASSES = ("ForCausalLM", "LMHeadModel", "LMHead")
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def check_context(checkpoint: Checkpoint, capacity: int) -> None:
 def _load_files(source: str, spec: ModelSource, precision: Precision) -> Checkpoint:
     located = locate(parse_address(source), spec.sha256)
     config = _read_config(source, located, spec.trust_remote_code)
-    _require_causal(source, config)
+    require_causal(source, config)
     model = _read_weights(source, located, config, precision, spec.trust_remote_code)
     tokenizer = _tokenizer_files(
         located.digest, lambda scratch: _convert_tokenizer(source, located, spec.trust_remote_code, scratch)
@@ -113,7 +111,7 @@ def _make_random(source: RandomSource, spec: ModelSource, precision: Precision) 
 
     name = f"random {source.random.architecture} (seed {source.random.seed})"
     config = random_config(source.random)
-    _require_causal(name, config)
+    require_causal(name, config)
     model = random_model(config, source.random.seed)
     torch.nn.Module.to(model, DTYPES[precision])
     digest = source_digest(spec)
@@ -141,49 +139,7 @@ def _read_config(source: str, located: Located, trust_remote_code: bool) -> Pret
         )
         return config
     except Exception as error:  # transformers raises many classes here, all of them about these files
-        raise _unsupported_config(source, error) from None
-
-
-def _unsupported_config(source: str, error: Exception) -> CheckpointUnsupported:
-    reason = " ".join(str(error).split())
-    if "trust_remote_code" in reason:
-        return CheckpointUnsupported(
-            f"{source}: this checkpoint brings its own Python code; read it, then set trust_remote_code: true"
-        )
-    if "model type" in reason or "architecture" in reason:
-        return CheckpointUnsupported(
-            f"{source}: transformers {version('transformers')} does not know this architecture: {reason[:160]}"
-        )
-    return CheckpointUnsupported(f"{source}: its config cannot be read: {reason[:200]}")
-
-
-def _require_causal(source: str, config: PretrainedConfig) -> None:
-    """Refuses by name what is not a decoder-only language model in plain weights."""
-    kind = config.model_type
-    if getattr(config, "is_encoder_decoder", False):
-        raise CheckpointUnsupported(
-            f"{source}: {kind} is an encoder-decoder model, expected a decoder-only one"
-        )
-    if config.get_text_config() is not config:
-        raise CheckpointUnsupported(
-            f"{source}: {kind} reads more than text, expected a text model; save its language model by itself"
-        )
-    classes = config.architectures or []
-    if classes and not any(name.endswith(_CAUSAL_CLASSES) for name in classes):
-        raise CheckpointUnsupported(
-            f"{source}: holds a {classes[0]}, expected a causal language model (...ForCausalLM)"
-        )
-    mapping = TasksManager.get_model_class_for_task(TASK, model_type=kind)._model_mapping
-    if type(config) not in mapping and "AutoModelForCausalLM" not in (
-        getattr(config, "auto_map", None) or {}
-    ):
-        raise CheckpointUnsupported(f"{source}: {kind} is not a causal language model in transformers")
-    quantization = getattr(config, "quantization_config", None) or {}
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
-    if method not in (None, "gguf"):
-        raise CheckpointUnsupported(
-            f"{source}: weights are quantised with {method}, expected plain weights or GGUF"
-        )
+        raise unsupported_config(source, error) from None
 
 
 def _read_weights(
@@ -199,27 +155,16 @@ def _read_weights(
             trust_remote_code=trust_remote_code,
             local_files_only=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name and shape
         )
     except Exception as error:  # safetensors, gguf, torch and transformers each have their own
         reason = " ".join(str(error).split())[:200]
         raise CheckpointUnsupported(
             f"{source}: its weights cannot be loaded as {config.model_type}: {reason}"
         ) from None
-    _require_all_weights(source, config.model_type, report)
+    require_all_weights(source, config.model_type, report)
     loaded: PreTrainedModel = model.eval()
     return loaded
-
-
-def _require_all_weights(source: str, kind: str, report: dict[str, Any]) -> None:
-    """transformers fills gaps with random numbers; a bundle must not be made of those."""
-    for key, meaning in (
-        ("missing_keys", "lacks weights that the model needs"),
-        ("mismatched_keys", "has weights of another shape"),
-        ("unexpected_keys", "has weights that the model does not use"),
-    ):
-        if names := sorted(str(name) for name in report.get(key) or ()):
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise CheckpointUnsupported(f"{source}: the checkpoint {meaning} as {kind}: {names[0]}{more}")
 
 
 def _tokenizer_files(key: str, write: Callable[[Path], None]) -> Path | None:

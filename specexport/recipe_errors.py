@@ -72,35 +72,48 @@ def _explain_yaml(path: Path, error: yaml.YAMLError) -> str:
 
 def explain(error: ValidationError, root: type[BaseModel]) -> Iterator[str]:
     """One line per mistake of a validation of `root`."""
-    details = [item for item in error.errors() if item["type"] != "default_factory_not_called"]
+    details = error.errors()
     for item in details:
-        yield _explain_one(item, root)
+        if not _follows_from_another(item, details):
+            yield _explain_one(item, root)
+
+
+def _follows_from_another(item: ErrorDetails, details: list[ErrorDetails]) -> bool:
+    """Whether pydantic only repeats another mistake: about the list around a bad item, or a key that was misspelt."""
+    location, kind = item["loc"], item["type"]
+    if kind == "default_factory_not_called":
+        return True
+    for other in details:
+        place = other["loc"]
+        if len(place) > len(location) and place[: len(location)] == location:
+            return True
+        beside = other["type"] == "extra_forbidden" and place[:-1] == location[:-1]
+        if kind == "missing" and beside and nearest(str(place[-1]), [str(location[-1])]):
+            return True
+    return False
 
 
 def _explain_one(item: ErrorDetails, root: type[BaseModel]) -> str:
-    path, models = _walk(item["loc"], root)
-    kind, context = item["type"], item.get("ctx", {})
+    kind, location, context = item["type"], item["loc"], item.get("ctx", {})
+    path, below = _walk(location, root)
+    _, beside = _walk(location[:-1], root)
     if kind == "extra_forbidden":
-        name, allowed = str(item["loc"][-1]), _keys(models)
-        return f"{path}: unknown key, allowed: {', '.join(allowed)}{nearest(name, allowed)}"
+        name, allowed = str(location[-1]), _keys(beside)
+        return f"{_dotted(path, name)}: unknown key, allowed: {', '.join(allowed)}{nearest(name, allowed)}"
     if kind == "missing":
-        return f"{path}: missing, and required; the keys here are {', '.join(_keys(models))}"
+        return f"{path}: missing, and required; the keys here are {', '.join(_keys(beside))}"
     if kind == "union_tag_invalid":
-        tag, tags = str(context["tag"]), str(context["expected_tags"]).replace("'", "").split(", ")
-        return (
-            f"{_discriminator(path, context)}: found {tag!r}, allowed: {', '.join(tags)}{nearest(tag, tags)}"
-        )
+        tag, tags = str(context["tag"]), [_tag(model) for model in below]
+        return f"{_dotted(path, 'kind')}: found {tag!r}, allowed: {', '.join(tags)}{nearest(tag, tags)}"
     if kind == "union_tag_not_found":
-        return f"{_discriminator(path, context)}: missing, and required"
+        return f"{_dotted(path, 'kind')}: missing, and required; allowed: {', '.join(map(_tag, below))}"
     if kind == "value_error":
         message = str(context["error"])
-        starts_with_key = _KEY.match(message) is not None
-        return f"{path}{('.' if starts_with_key else ': ') if path else ''}{message}"
+        return _dotted(path, message) if _KEY.match(message) else f"{path}: {message}"
     return f"{path}: found {_show(item['input'])}, {_expectation(item)}"
 
 
-def _discriminator(path: str, context: dict[str, Any]) -> str:
-    key = str(context["discriminator"]).strip("'")
+def _dotted(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
@@ -111,6 +124,8 @@ def _expectation(item: ErrorDetails) -> str:
         return f"allowed: {', '.join(allowed)}{nearest(str(item['input']), allowed)}"
     if item["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return "expected `key: value` lines below it"
+    if item["type"] == "too_short":
+        return f"expected at least {item['ctx']['min_length']} of them"
     if item["type"] == "tuple_type":
         return "expected a list"
     if item["type"] == "string_pattern_mismatch":
@@ -124,30 +139,23 @@ def _show(value: object) -> str:
 
 
 def _walk(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, Models]:
-    """The dotted key path of an error, and the models that hold its last key.
+    """The key path of an error's location, and the models whose keys may stand below it.
 
     pydantic puts the tag of a union member into the location; a recipe's author never wrote it, so it is left out.
     """
     path = ""
-    holders: Models = (root,)
-    inside: Models = (root,)
-    for position, part in enumerate(location):
+    below: Models = (root,)
+    for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
             continue
-        is_field = any(part in model.model_fields for model in inside)
-        if not is_field and (tagged := tuple(model for model in inside if _tag(model) == part)):
-            inside = tagged
-        elif is_field or (position == len(location) - 1 and inside):
-            path += f".{part}" if path else part
-            holders = inside
-            inside = tuple(
-                member
-                for model in inside
-                if part in model.model_fields
-                for member in _members(model.model_fields[part].annotation)
-            )
-    return path, holders
+        fields = [model.model_fields[part] for model in below if part in model.model_fields]
+        if fields:
+            path = _dotted(path, part)
+            below = tuple(member for field in fields for member in _members(field.annotation))
+        else:
+            below = tuple(model for model in below if _tag(model) == part) or below
+    return path, below
 
 
 def _tag(model: type[BaseModel]) -> str:

@@ -20,8 +20,11 @@ def locate_hub(address: HubRepository) -> Located:
     Raises `SourceError` for an unknown repository or revision, missing access rights, or no network.
     """
     directory = _cached(address) or _download(address)
-    if not (directory / "config.json").is_file():
-        raise SourceError(f"{address}: no config.json in the repository, expected a transformers checkpoint")
+    if missing := _missing_files(directory):
+        raise SourceError(
+            f"{address}: no {missing[0]} in {directory}, expected a transformers checkpoint in safetensors; "
+            "if its download was cut short, connect once and build again"
+        )
     # A snapshot directory is named after its commit, which fixes every byte below it.
     return Located(directory, None, text_sha256(f"hub://{address.repository}@{directory.name}"))
 
@@ -41,17 +44,17 @@ def _cached(address: HubRepository) -> Path | None:
     except (LocalEntryNotFoundError, ValueError):
         return None
     directory = Path(str(found))
-    return directory if _is_complete(directory) else None
+    has_tokenizer = any((directory / name).is_file() for name in _TOKENIZERS)
+    return directory if has_tokenizer and not _missing_files(directory) else None
 
 
-def _is_complete(directory: Path) -> bool:
-    """False for the remains of a download that was killed: config, tokenizer and every weight file must be there."""
+def _missing_files(directory: Path) -> list[str]:
+    """What a whole checkpoint would have; a download that was killed leaves some files out."""
     index = directory / _INDEX
     weights = ["model.safetensors"]
     if index.is_file():
         weights = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    has_tokenizer = any((directory / name).is_file() for name in _TOKENIZERS)
-    return has_tokenizer and all((directory / name).is_file() for name in ("config.json", *weights))
+    return [name for name in ("config.json", *weights) if not (directory / name).is_file()]
 
 
 def _download(address: HubRepository) -> Path:

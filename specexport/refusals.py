@@ -1,0 +1,71 @@
+"""The checkpoints that are refused, each with its reason. Whether an attention fits a graph is judged by the export."""
+
+from importlib.metadata import version
+from typing import Any
+
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from specexport.errors import CheckpointUnsupported
+
+_CAUSAL_CLASSES = ("ForCausalLM", "LMHeadModel", "LMHead")
+
+
+def unsupported_config(source: str, error: Exception) -> CheckpointUnsupported:
+    """What transformers' complaint about a config means for the user."""
+    reason = " ".join(str(error).split())
+    if "trust_remote_code" in reason:
+        return CheckpointUnsupported(
+            f"{source}: this checkpoint brings its own Python code; read it, then set trust_remote_code: true"
+        )
+    if "model type" in reason or "architecture" in reason:
+        return CheckpointUnsupported(
+            f"{source}: transformers {version('transformers')} does not know this architecture: {reason[:160]}"
+        )
+    return CheckpointUnsupported(f"{source}: its config cannot be read: {reason[:200]}")
+
+
+def require_causal(source: str, config: PretrainedConfig) -> None:
+    """Raises `CheckpointUnsupported` for what is not a decoder-only language model in plain weights."""
+    kind = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
+        raise CheckpointUnsupported(
+            f"{source}: {kind} is an encoder-decoder model, expected a decoder-only one"
+        )
+    if config.get_text_config() is not config:
+        raise CheckpointUnsupported(
+            f"{source}: {kind} reads more than text, expected a text model; save its language model by itself"
+        )
+    classes = config.architectures or []
+    if classes and not any(name.endswith(_CAUSAL_CLASSES) for name in classes):
+        raise CheckpointUnsupported(
+            f"{source}: holds a {classes[0]}, expected a causal language model (...ForCausalLM)"
+        )
+    brings_own_class = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if type(config) not in AutoModelForCausalLM._model_mapping and not brings_own_class:
+        raise CheckpointUnsupported(f"{source}: {kind} is not a causal language model in transformers")
+    quantization = getattr(config, "quantization_config", None) or {}
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
+    if method not in (None, "gguf"):
+        raise CheckpointUnsupported(
+            f"{source}: weights are quantised with {method}, expected plain weights or GGUF"
+        )
+
+
+def require_all_weights(source: str, kind: str, report: dict[str, Any]) -> None:
+    """Raises `CheckpointUnsupported` when transformers' loading `report` says that a weight did not fit.
+
+    transformers fills gaps with random numbers; a bundle must not be made of those.
+    """
+    for key, meaning in (
+        ("missing_keys", "lacks weights that the model needs"),
+        ("mismatched_keys", "has weights of another shape"),
+        ("unexpected_keys", "has weights that the model does not use"),
+    ):
+        if names := sorted(report.get(key) or ()):
+            names = [name if isinstance(name, str) else _shapes(*name) for name in names]
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise CheckpointUnsupported(f"{source}: the checkpoint {meaning} as {kind}: {names[0]}{more}")
+
+
+def _shapes(name: str, found: Any, expected: Any) -> str:
+    return f"{name} is {list(found)}, expected {list(expected)}"

@@ -1,0 +1,206 @@
+"""A recipe says everything, and every mistake in one is answered by one line with key, finding and cure."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from specexport.errors import RecipeError
+from specexport.recipe import ModelDraft, Recipe, load_recipe
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+MINIMAL: dict[str, Any] = {
+    "name": "small",
+    "target": {"source": {"random": {"architecture": "llama"}}},
+    "capacity": 256,
+    "draft": {"kind": "ngram"},
+    "check": {"prompts": ["hello"]},
+}
+
+
+def write(directory: Path, document: object) -> Path:
+    path = directory / "recipe.yaml"
+    path.write_text(document if isinstance(document, str) else yaml.safe_dump(document))
+    return path
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """MINIMAL with `value` at a dotted key path."""
+    document = copy.deepcopy(MINIMAL)
+    place = document
+    *parents, last = path.split(".")
+    for key in parents:
+        place = place.setdefault(key, {})
+    place[last] = value
+    return document
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_recipes_are_valid_and_spell_out_every_top_level_key(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert recipe.name == path.stem
+    stated = set(yaml.safe_load(path.read_text()))
+    optional = {"verify_widths"} if recipe.draft.kind == "none" else set()
+    assert stated == set(Recipe.model_fields) - optional
+
+
+def test_defaults_follow_draft_and_precision(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, {**MINIMAL, "precision": "fp16"}))
+    assert recipe.verify_widths == (4, 11)
+    assert recipe.parity.tolerance == 5e-2
+    assert (recipe.widest_window, recipe.draft_capacity, recipe.batch) == (128, 256, 1)
+
+
+@pytest.mark.parametrize(
+    ("draft", "widths"),
+    [
+        ({"kind": "none"}, ()),
+        ({"kind": "ngram", "k": 5}, (6,)),
+        ({"kind": "ngram", "k": 6}, (4, 7)),
+        ({"kind": "model", "k": 10, "source": {"noise_of_target": {"scale": 0.1}}}, (11,)),
+    ],
+)
+def test_default_verify_widths_end_with_all_drafted_tokens(
+    draft: dict[str, Any], widths: tuple[int, ...]
+) -> None:
+    assert Recipe.model_validate({**MINIMAL, "draft": draft}).verify_widths == widths
+
+
+def test_local_sources_are_taken_from_the_recipes_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, changed("target.source", "./models/../weights.gguf"))
+    monkeypatch.chdir("/")
+    assert load_recipe(path).target.source == str(tmp_path / "weights.gguf")
+
+
+def test_a_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
+    recipe = load_recipe(RECIPES / "tiny-random.yaml")
+    again = load_recipe(write(tmp_path, recipe.model_dump(mode="json")))
+    assert again == recipe
+    assert isinstance(again.draft, ModelDraft)
+
+
+MISTAKES = [
+    ("precison", "fp32", "precison: unknown key, allowed: name, target,", "did you mean 'precision'?"),
+    ("draft.max_m", 3, "draft.max_m: unknown key, allowed: kind, k, max_n, min_n", "did you mean 'max_n'?"),
+    ("draft.kind", "ngrm", "draft.kind: found 'ngrm', allowed: none, ngram, model", "did you mean 'ngram'?"),
+    ("draft", {"k": 4}, "draft.kind: missing, and required; allowed: none, ngram, model"),
+    ("draft", "ngram", 'draft: found "ngram", expected `key: value` lines'),
+    ("draft", {"kind": "model", "k": 4}, "draft.source: missing, and required"),
+    ("draft.k", 0, "draft.k: found 0, expected greater than or equal to 1"),
+    ("draft.k", 65, "draft.k: found 65, expected less than or equal to 64"),
+    ("draft.k", "4", 'draft.k: found "4", expected a valid integer'),
+    ("draft.min_n", 5, "draft.min_n: found 5, expected at most max_n = 3"),
+    ("precision", "fp23", 'precision: found "fp23", allowed: fp32, fp16, bf16', "did you mean 'fp32'?"),
+    ("precision", "bf16", "precision: found bf16, allowed with this backend: fp32, fp16"),
+    ("capacity", 100, "capacity: found 100, expected at least 136", "prefill_chunk"),
+    ("capacity", None, "capacity: found null, expected a valid integer"),
+    (
+        "verify_widths",
+        [4, 8],
+        "verify_widths: found [4, 8], expected ascending widths that end with draft.k + 1 = 11",
+    ),
+    ("verify_widths", [11, 4], "verify_widths: found [11, 4], expected ascending"),
+    ("verify_widths", [], "verify_widths: found [], expected ascending"),
+    ("verify_widths", 11, "verify_widths: found 11, expected a list"),
+    ("verify_widths", [1, 11], "verify_widths[0]: found 1, expected greater than or equal to 2"),
+    (
+        "backend",
+        {"kind": "onnxruntme"},
+        'backend.kind: found "onnxruntme", allowed: onnxruntime',
+        "did you mean",
+    ),
+    ("backend", {"kind": "onnxruntime", "provider": "cuda11"}, "backend.provider:", "did you mean 'cuda'?"),
+    ("parity.tolerance", 0, "parity.tolerance: found 0, expected greater than 0"),
+    ("parity.tolerance", float("nan"), "parity.tolerance:", "finite number"),
+    ("check.prompts", [], "check.prompts: found [], expected"),
+    ("check.prompts", [""], 'check.prompts[0]: found "", expected at least 1 character'),
+    ("check.prompts", [[-1]], "check.prompts[0][0]: found -1, expected greater than or equal to 0"),
+    ("check.max_new_tokens", 256, "check.max_new_tokens: found 256, expected less than capacity = 256"),
+    ("name", "a/b", 'name: found "a/b", expected text that matches'),
+    ("target.source", "smollm", "target.source: found 'smollm', expected ./directory", "write ./smollm"),
+    ("target.source", "hub://a/b", "target.source: found 'hub://a/b' without a revision"),
+    ("target.source", "http://a/b", "target.source: found 'http://a/b', expected ./directory"),
+    ("target.source", 3, "target.source: found 3, expected a valid string"),
+    (
+        "target.source",
+        {"randm": {}},
+        "target.source.randm: unknown key, allowed: random",
+        "did you mean 'random'?",
+    ),
+    ("target.source", {"random": {"seed": 1}}, "target.source.random.architecture: missing, and required"),
+    ("target.sha256", "a" * 64, "target.sha256: found with a source of many files"),
+    ("target.sha256", "abc", 'target.sha256: found "abc", expected text that matches'),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "start", "rest"), [(*m, "")[:4] for m in MISTAKES])
+def test_a_mistake_is_one_line_naming_key_finding_and_cure(
+    tmp_path: Path, key: str, value: object, start: str, rest: str
+) -> None:
+    path = write(tmp_path, changed(key, value))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    lines = [line.removeprefix(f"{path}: ") for line in caught.value.lines]
+    assert lines[0].startswith(start)
+    assert rest in lines[0]
+    assert len(lines) == 1, lines
+    assert "\n" not in lines[0]
+
+
+def test_draft_capacity_lies_between_the_window_and_the_targets() -> None:
+    draft = {"kind": "model", "source": {"noise_of_target": {"scale": 0.1}}, "capacity": 512}
+    with pytest.raises(ValueError, match=r"draft\.capacity: found 512, expected at most capacity = 256"):
+        Recipe.model_validate({**MINIMAL, "draft": draft})
+    with pytest.raises(ValueError, match=r"draft\.capacity: found 64, expected at least 136"):
+        Recipe.model_validate({**MINIMAL, "draft": {**draft, "capacity": 64}})
+
+
+def test_only_a_draft_can_be_the_target_with_noise(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"target\.source\.noise_of_target: unknown key, allowed: random"):
+        load_recipe(write(tmp_path, changed("target.source", {"noise_of_target": {"scale": 1}})))
+
+
+def test_each_of_several_mistakes_gets_its_line(tmp_path: Path) -> None:
+    document = {**MINIMAL, "precison": "fp32", "capacity": "much", "draft": {"kind": "ngram", "k": 0}}
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(tmp_path, document))
+    assert len(caught.value.lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "found nothing, expected `key: value` lines"),
+        ("- a\n- b\n", "found a list, expected `key: value` lines"),
+        ("name: [", ":1:8: not valid YAML"),
+        ("name: a\nname: b\n", ":2:1: not valid YAML: the key 'name' is written twice"),
+        ("name: !!python/object:os.system x\n", "not valid YAML: could not determine a constructor"),
+        ("draft: {? [a, b] : c}\n", "not valid YAML"),
+    ],
+)
+def test_what_is_not_a_yaml_mapping_is_refused_with_its_place(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(tmp_path, text))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_recipe_names_the_nearest_file(tmp_path: Path) -> None:
+    write(tmp_path, MINIMAL)
+    with pytest.raises(RecipeError, match=r"no such recipe file; did you mean 'recipe\.yaml'\?"):
+        load_recipe(tmp_path / "recipes.yaml")
+
+
+def test_a_recipe_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecipeError, match="cannot be read as a text file"):
+        load_recipe(tmp_path / "recipe.yaml")
+    with pytest.raises(RecipeError, match="cannot be read as a text file"):
+        load_recipe(tmp_path)
