@@ -1,0 +1,77 @@
+"""The flat API as data: every entry, argument, status and structure, for code that calls it or writes about it.
+
+    from specruntime.abi import ABI_VERSION, ENTRIES, STRUCTURES, ENUMERATIONS, outcomes
+
+`python -m specruntime.abi header` writes the C header, `python -m specruntime.abi reference` its documentation.
+Knows nothing of how an entry works; `specruntime.flat` holds the functions.
+"""
+
+from collections.abc import Mapping
+
+from specruntime.abi.engine_rows import ENGINES, LIBRARY, TEXTS
+from specruntime.abi.enums import AcceptRule, DraftKind, Finish, SessionState
+from specruntime.abi.session_rows import ANSWERS, LIFETIME, READS
+from specruntime.abi.structs import ENUMERATIONS, STRUCTURES
+from specruntime.abi.table import Argument, Entry, Enumeration, Field, Outcome, Structure
+from specruntime.errors import Status
+
+__all__ = [
+    "ABI_VERSION",
+    "COMMON",
+    "ENTRIES",
+    "ENUMERATIONS",
+    "SECTIONS",
+    "STRUCTURES",
+    "AcceptRule",
+    "Argument",
+    "DraftKind",
+    "Entry",
+    "Enumeration",
+    "Field",
+    "Finish",
+    "Outcome",
+    "SessionState",
+    "Status",
+    "Structure",
+    "outcomes",
+]
+
+ABI_VERSION = 1
+
+SECTIONS: Mapping[str, tuple[Entry, ...]] = {
+    "Library": LIBRARY,
+    "Engines": ENGINES,
+    "Sessions": LIFETIME,
+    "Answers": ANSWERS,
+    "Reading a session": READS,
+    "Text": TEXTS,
+}
+ENTRIES: Mapping[str, Entry] = {entry.name: entry for rows in SECTIONS.values() for entry in rows}
+
+_ANY = (
+    SessionState.EMPTY,
+    SessionState.FILLED,
+    SessionState.ANSWERING,
+    SessionState.ENDED,
+    SessionState.POISONED,
+)
+# What every entry that returns a status may return, where its own row says nothing else of it.
+COMMON = (
+    Outcome(Status.OK, ""),
+    Outcome(
+        Status.INVALID_ARGUMENT,
+        "NULL where it is not allowed, memory of another dtype, not contiguous, read-only or shorter than said, "
+        "a negative length, a value out of range",
+    ),
+    Outcome(Status.OUT_OF_MEMORY, "no memory for what the call needs; ask for the state", _ANY),
+    Outcome(Status.INTERNAL, "a defect of this library or an interrupt of the host; ask for the state", _ANY),
+)
+
+
+def outcomes(entry: Entry) -> Mapping[Status, Outcome]:
+    """Every status the entry may return, by number; empty for an entry that returns none."""
+    if entry.returns != "spx_status":
+        return {}
+    own = {outcome.status: outcome for outcome in entry.outcomes}
+    every = {outcome.status: outcome for outcome in COMMON} | own
+    return {status: every[status] for status in sorted(every)}

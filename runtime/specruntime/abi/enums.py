@@ -1,0 +1,38 @@
+"""The named integers of the flat API beside `Status`. Part of the ABI: never reused or renumbered."""
+
+from enum import IntEnum
+
+
+class SessionState(IntEnum):
+    """Where a session stands between two calls."""
+
+    EMPTY = 0
+    FILLED = 1
+    ANSWERING = 2
+    ENDED = 3
+    POISONED = 4
+    CLOSED = 5
+
+
+class Finish(IntEnum):
+    """Why an answer ended."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    CAPACITY = 3
+
+
+class AcceptRule(IntEnum):
+    """How drafted tokens are judged when sampling."""
+
+    MATCH = 0
+    REJECTION = 1
+
+
+class DraftKind(IntEnum):
+    """What drafts."""
+
+    NONE = 0
+    NGRAM = 1
+    MODEL = 2

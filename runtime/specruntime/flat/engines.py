@@ -1,0 +1,83 @@
+"""Entries of engines: an open bundle and what its callers must know of it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.abi import DraftKind
+from specruntime.bundle import open_bundle
+from specruntime.engines import EngineOptions
+from specruntime.errors import InvalidArgument
+from specruntime.flat.entry import entry
+from specruntime.flat.handles import HANDLES
+from specruntime.flat.memory import deliver, deliver_text
+from specruntime.flat.records import EngineRecord
+
+
+@entry
+def spx_engine_open(
+    path: str,
+    path_length: int,
+    options: NDArray[np.void] | None,
+    options_size: int,
+    engine: NDArray[np.int64],
+) -> None:
+    if not path or "\0" in path:
+        raise InvalidArgument(f"path is {path!r}, expected the path of a bundle directory without NUL")
+    chosen, verify = _engine_options(options)
+    engine[0] = HANDLES.add(EngineRecord(open_bundle(path, options=chosen, verify=verify)))
+
+
+@entry
+def spx_engine_info(engine: EngineRecord, info: NDArray[np.void], info_size: int) -> None:
+    manifest = engine.bundle.manifest
+    target, tokenizer = manifest.target, manifest.tokenizer
+    info["capacity"] = target.capacity
+    info["vocab_size"] = target.vocab_size
+    info["padded_vocab_size"] = target.padded_vocab_size
+    info["k"] = engine.k
+    info["round_tokens"] = engine.k + 1
+    info["layers"] = target.layers
+    info["batch"] = target.batch
+    info["eos_count"] = len(manifest.eos_token_ids)
+    info["draft_kind"] = DraftKind[manifest.draft.kind.upper()]
+    info["has_tokenizer"] = tokenizer is not None
+    info["has_chat_template"] = tokenizer is not None and tokenizer.chat_template is not None
+    info["open_sessions"] = engine.sessions
+
+
+@entry
+def spx_engine_name(
+    engine: EngineRecord, text: NDArray[np.uint8], capacity: int, needed: NDArray[np.int64]
+) -> None:
+    deliver_text(engine.bundle.manifest.name, text, needed)
+
+
+@entry
+def spx_engine_eos(
+    engine: EngineRecord, ids: NDArray[np.int64], capacity: int, count: NDArray[np.int64]
+) -> None:
+    deliver(list(engine.bundle.manifest.eos_token_ids), ids, count, "ids")
+
+
+@entry
+def spx_engine_close(engine: EngineRecord) -> None:
+    engine.close()
+    HANDLES.drop(engine)
+
+
+def _engine_options(options: NDArray[np.void] | None) -> tuple[EngineOptions, bool]:
+    """Options and whether to verify hashes."""
+    if options is None:
+        return EngineOptions(), True
+    threads, verify, provider = options[0].item()
+    if threads < 0:
+        raise InvalidArgument(
+            f"threads is {threads}, expected 0 (what the bundle says) or a positive integer"
+        )
+    if verify not in (0, 1):
+        raise InvalidArgument(f"verify is {verify}, expected 0 or 1")
+    try:
+        name = provider.decode("ascii")
+    except UnicodeDecodeError:
+        raise InvalidArgument("provider is not ASCII, expected the name of an execution provider") from None
+    return EngineOptions(threads=threads or None, provider=name or None), verify == 1
