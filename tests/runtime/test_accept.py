@@ -90,8 +90,8 @@ def test_a_token_the_target_cannot_emit_is_rejected_even_by_u_of_zero() -> None:
 
 
 def test_a_zero_residual_falls_back_to_the_target() -> None:
-    p = np.array([0.25, 0.75])
-    assert accept_rejection([1], p[None], lambda *_: p, FixedDraws(1.0)) == [1]
+    p, rounded_up = np.array([0.25, 0.75]), np.array([[0.9, 0.8]])
+    assert accept_rejection([1], rounded_up, lambda *_: p, FixedDraws(1.0)) == [1]
 
 
 def test_a_token_its_declared_law_cannot_have_drawn_is_refused() -> None:
