@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from specruntime.manifest import MANIFEST_NAME, FileRecord, Manifest
-
 from specexport.errors import BundleNotWritten
 from specexport.sources.cache import file_sha256
+from specruntime.manifest import MANIFEST_NAME, FileRecord, Manifest
 
 BUILD_RECORD_NAME = "build.json"
 
@@ -76,7 +75,8 @@ def record_files(root: Path) -> dict[str, FileRecord]:
     """Hash and size of every file under `root`, by relative path."""
     paths = sorted(path for path in root.rglob("*") if path.is_file() and path.name != MANIFEST_NAME)
     return {
-        path.relative_to(root).as_posix(): FileRecord(sha256=file_sha256(path), bytes=path.stat().st_size) for path in paths
+        path.relative_to(root).as_posix(): FileRecord(sha256=file_sha256(path), bytes=path.stat().st_size)
+        for path in paths
     }
 
 

@@ -4,14 +4,14 @@ Weights always go to one external file, each tensor once. Owns the profile list 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import onnx_ir as ir
 from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodesPass
-from specruntime.manifest import AliasPair, DType, Dimension, EngineSpec, GraphSpec, Profile, TensorSpec
 
-from specexport.export import TracedGraph
+from specruntime.manifest import AliasPair, Dimension, DType, EngineSpec, GraphSpec, Profile, TensorSpec
 
 GRAPH_NAME = "graph.onnx"
 WEIGHTS_NAME = "graph.weights"
@@ -28,8 +28,18 @@ _DTYPES: dict[ir.DataType, DType] = {
 }
 
 
+@dataclass(frozen=True)
+class GraphFacts:
+    """What a graph's tensors do not say: rows of its cache, layers, and how many ids are real tokens."""
+
+    capacity: int
+    layers: int
+    vocab_size: int
+    padded_vocab_size: int
+
+
 def save_graph(model: ir.Model, directory: Path) -> None:
-    """Writes `GRAPH_NAME` and `WEIGHTS_NAME` into `directory`; equal initializers (a tied embedding) are stored once."""
+    """Writes `GRAPH_NAME` and `WEIGHTS_NAME` into `directory`; equal initializers (tied embeddings) are stored once."""
     RemoveUnusedNodesPass()(model)
     DeduplicateInitializersPass()(model)
     ir.save(model, directory / GRAPH_NAME, external_data=WEIGHTS_NAME)
@@ -58,7 +68,7 @@ def _prefill_ladder(chunk: int) -> tuple[Profile, ...]:
 
 def describe_graph(
     model: ir.Model,
-    traced: TracedGraph,
+    facts: GraphFacts,
     *,
     file: str,
     profiles: tuple[Profile, ...],
@@ -81,10 +91,10 @@ def describe_graph(
         aliases=aliases,
         profiles=profiles,
         batch=batch,
-        capacity=traced.capacity,
-        layers=traced.layout.layers,
-        vocab_size=traced.vocab_size,
-        padded_vocab_size=traced.padded_vocab_size,
+        capacity=facts.capacity,
+        layers=facts.layers,
+        vocab_size=facts.vocab_size,
+        padded_vocab_size=facts.padded_vocab_size,
         engine=engine,
     )
 

@@ -10,11 +10,12 @@ from itertools import cycle
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from specruntime.engine import Context
-from specruntime.windows import Feeder
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from specexport.errors import ParityError
+from specruntime.engine import Context
+from specruntime.windows import Feeder
 
 _SEED = 20240601
 
@@ -29,12 +30,14 @@ class ParityReport:
     widths: tuple[int, ...]
 
     def first_layer(self, tolerance: float) -> int | None:
-        """The first layer whose KV rows differ by more than `tolerance`; None when the difference arises after the last."""
-        return next((n for n, difference in enumerate(self.layer_difference) if not difference <= tolerance), None)
+        """The first layer whose KV rows differ by more than `tolerance`; None when it arises after the last one."""
+        return next(
+            (n for n, difference in enumerate(self.layer_difference) if not difference <= tolerance), None
+        )
 
 
 def measure_parity(context: Context, model: PreTrainedModel, tokens: int) -> ParityReport:
-    """Compares `tokens` positions (less where the capacity is smaller): half prefilled, the rest judged width by width."""
+    """Compares `tokens` positions (at most the capacity): half prefilled, the rest judged width by width."""
     feeder = Feeder(context)
     tokens = min(tokens, feeder.capacity)
     ids = np.random.default_rng(_SEED).integers(0, feeder.vocab_size, tokens)
@@ -56,15 +59,23 @@ def require_parity(report: ParityReport, tolerance: float, graph: str) -> None:
     """Raises `ParityError` naming the layer at which the difference starts."""
     if report.logit_difference <= tolerance:
         return
-    layer = report.first_layer(tolerance)
-    begins = "after the last layer (final norm or LM head)" if layer is None else f"at or before the input of layer {layer}"
-    if layer == 0:
-        begins = "in layer 0 (embedding, norm or rotary positions)"
+    begins = _name_place(report.first_layer(tolerance))
     raise ParityError(
         f"the {graph} graph differs from PyTorch by {report.logit_difference:.3g} on a logit, the recipe allows "
         f"parity.tolerance {tolerance:.3g}; the difference starts {begins}: raise the tolerance only if that is the "
         "precision you expect, otherwise report the architecture"
     )
+
+
+def _name_place(layer: int | None) -> str:
+    """Where a difference begins, given the first layer whose KV rows show it."""
+    if layer is None:
+        return (
+            "after the last layer's keys and values (its attention, its MLP, the final norm or the LM head)"
+        )
+    if layer == 0:
+        return "in layer 0 (embedding, norm or rotary positions)"
+    return f"in layer {layer - 1} behind its keys and values, or in the keys and values of layer {layer}"
 
 
 def _run_pytorch(
@@ -89,12 +100,12 @@ def _layer_differences(context: Context, cache: DynamicCache, tokens: int) -> tu
     rows = context.cache()
     worst = []
     for index, layer in enumerate(cache.layers):
+        assert isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None
         pairs = ((f"past_key.{index}", layer.keys), (f"past_value.{index}", layer.values))
         worst.append(
             max(
                 _difference(rows[name][0, :, :tokens].astype(np.float32), expected[0].float().numpy())
                 for name, expected in pairs
-                if expected is not None
             )
         )
     return tuple(worst)

@@ -5,6 +5,7 @@ from statistics import median
 from time import perf_counter
 
 import numpy as np
+
 from specruntime.engine import Context, Window
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.manifest import GraphSpec
@@ -13,9 +14,11 @@ CONTEXT_ROWS = 200
 _REPEATS = 5
 
 
-def measure_step_times(spec: GraphSpec, root: Path, *, repeats: int = _REPEATS) -> dict[str, float]:
+def measure_step_times(
+    spec: GraphSpec, root: Path, *, options: EngineOptions | None = None, repeats: int = _REPEATS
+) -> dict[str, float]:
     """Median milliseconds per profile width, about `CONTEXT_ROWS` tokens in the cache (fewer where they do not fit)."""
-    engine = open_engine(spec, root, EngineOptions())
+    engine = open_engine(spec, root, options or EngineOptions())
     try:
         context = engine.new_context()
         try:

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specruntime.manifest import TokenizerSpec
-
 from specexport.sources.cache import file_sha256
 from specexport.vocabulary import TOKENIZER_FILE
+from specruntime.manifest import TokenizerSpec
 
 _TEMPLATE_FILE = "chat_template.jinja"
 _CONFIG_FILE = "tokenizer_config.json"

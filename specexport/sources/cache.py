@@ -68,6 +68,17 @@ def _remove_stale(directory: Path) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
+def discard_entry(place: Path) -> None:
+    """Removes a cached entry, if there is one; `SourceError` when the disk refuses."""
+    try:
+        if place.exists():
+            shutil.rmtree(place)
+    except OSError as error:
+        raise SourceError(
+            f"the cached {place} cannot be removed ({error}); remove it and build again"
+        ) from None
+
+
 def file_sha256(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     digest = hashlib.sha256()

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from specruntime.engine import Window
 from specruntime.engines import EngineOptions
 from specruntime.engines.weight_pages import release_mapped_pages
-from specruntime.errors import BackendIncompatible, BackendMissing, EngineFailed, InvalidArgument, OutOfMemory, WrongState
+from specruntime.errors import (
+    BackendIncompatible,
+    BackendMissing,
+    EngineFailed,
+    InvalidArgument,
+    OutOfMemory,
+    WrongState,
+)
 from specruntime.manifest import GraphSpec, Profile, TensorSpec
 
 _NUMPY_TYPES: dict[str, type[np.generic]] = {
@@ -47,8 +54,8 @@ class OrtEngine:
             )
         except Exception as error:
             raise BackendIncompatible(
-                f"onnxruntime {ort.__version__} cannot load {spec.file}: {_first_line(error)}; build the bundle again with "
-                "the onnxruntime of this host, or install the version named in build.json"
+                f"onnxruntime {ort.__version__} cannot load {spec.file}: {_first_line(error)}; build the bundle again "
+                "with the onnxruntime of this host, or install the version named in build.json"
             ) from error
         release_mapped_pages(path.parent)
         _check_signature(self._session, spec)
@@ -79,8 +86,8 @@ class OrtContext:
             self._bound = {p.name: _BoundProfile(session, spec, p, self._cache) for p in spec.profiles}
         except MemoryError as error:
             raise OutOfMemory(
-                f"no memory for the KV cache of {spec.file} at capacity {spec.capacity}: lower `capacity` in the recipe "
-                "or close other sessions"
+                f"no memory for the KV cache of {spec.file} at capacity {spec.capacity}: lower `capacity` in the "
+                "recipe or close other sessions"
             ) from error
         for bound in self._bound.values():
             bound.run()
@@ -113,11 +120,15 @@ class OrtContext:
 class _BoundProfile:
     """The buffers of one profile and ONNX Runtime's binding to their addresses."""
 
-    def __init__(self, session: Any, spec: GraphSpec, profile: Profile, cache: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(
+        self, session: Any, spec: GraphSpec, profile: Profile, cache: Mapping[str, NDArray[Any]]
+    ) -> None:
         past_of = {pair.output: pair.input for pair in spec.aliases}
         inputs = {t.name: cache.get(t.name, None) for t in spec.inputs}
         self._inputs = {t.name: _first(inputs[t.name], t, spec, profile) for t in spec.inputs}
-        self._outputs = {t.name: _first(cache.get(past_of.get(t.name, "")), t, spec, profile) for t in spec.outputs}
+        self._outputs = {
+            t.name: _first(cache.get(past_of.get(t.name, "")), t, spec, profile) for t in spec.outputs
+        }
         self._session = session
         self._name = f"{spec.file} at {profile.name}"
         self._binding = session.io_binding()
@@ -134,9 +145,13 @@ class _BoundProfile:
         window = Window(
             profile=profile,
             input_ids=staged["input_ids"],
-            position_ids=staged["position_ids"] if "position_ids" in staged else np.zeros((batch, width), np.int64),
+            position_ids=staged["position_ids"]
+            if "position_ids" in staged
+            else np.zeros((batch, width), np.int64),
             cache_length=staged["cache_length"],
-            logits_rows=staged["logits_rows"] if "logits_rows" in staged else np.zeros((batch, rows), np.int64),
+            logits_rows=staged["logits_rows"]
+            if "logits_rows" in staged
+            else np.zeros((batch, rows), np.int64),
             window_mask=staged.get("window_mask"),
             query_lengths=staged.get("query_lengths"),
             top_ids=self._outputs["top_ids"],
@@ -151,7 +166,9 @@ class _BoundProfile:
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
-            raise EngineFailed(f"onnxruntime failed while running {self._name}: {_first_line(error)}") from error
+            raise EngineFailed(
+                f"onnxruntime failed while running {self._name}: {_first_line(error)}"
+            ) from error
 
 
 def _first(known: NDArray[Any] | None, tensor: TensorSpec, spec: GraphSpec, profile: Profile) -> NDArray[Any]:
@@ -184,7 +201,8 @@ def _require_version(found: str, spec: GraphSpec) -> None:
     needed = spec.engine.minimum_version
     if _version_key(found) < _version_key(needed):
         raise BackendIncompatible(
-            f"onnxruntime {found} is installed, {spec.file} needs {needed} or newer: pip install 'onnxruntime>={needed}'"
+            f"onnxruntime {found} is installed, {spec.file} needs {needed} or newer: "
+            f"pip install 'onnxruntime>={needed}'"
         )
 
 
@@ -215,8 +233,8 @@ def _providers(ort: Any, provider: str) -> list[str]:
     available = ort.get_available_providers()
     if name not in available:
         raise BackendMissing(
-            f"this onnxruntime has no {name} (it has {', '.join(available)}): pip install 'specruntime[ort-gpu]', or open "
-            "the bundle with provider 'cpu'"
+            f"this onnxruntime has no {name} (it has {', '.join(available)}): pip install 'specruntime[ort-gpu]', or "
+            "open the bundle with provider 'cpu'"
         )
     return [name] if provider == "cpu" else [name, _PROVIDERS["cpu"]]
 

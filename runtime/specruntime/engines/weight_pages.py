@@ -13,7 +13,7 @@ _MADV_DONTNEED = 4
 
 
 def release_mapped_pages(directory: Path) -> None:
-    """Drops the resident pages of every read-only private mapping of a file under `directory`. Linux only, else nothing."""
+    """Drops the resident pages of every read-only mapping of a file under `directory`; on Linux, else nothing."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
