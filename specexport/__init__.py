@@ -1,0 +1,1 @@
+"""Builds speculative-decoding bundles: one recipe in, compiled target and draft engines out."""

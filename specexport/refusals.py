@@ -31,6 +31,10 @@ def require_causal(source: str, config: PretrainedConfig) -> None:
         raise CheckpointUnsupported(
             f"{source}: {kind} is an encoder-decoder model, expected a decoder-only one"
         )
+    if getattr(config, "is_decoder", True) is False:
+        raise CheckpointUnsupported(
+            f"{source}: {kind} sees the text after a token too, expected a decoder-only model"
+        )
     if config.get_text_config() is not config:
         raise CheckpointUnsupported(
             f"{source}: {kind} reads more than text, expected a text model; save its language model by itself"

@@ -1,9 +1,9 @@
 """Checkpoints that are already on this machine."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from specexport.errors import SourceError
+from specexport.recipe_errors import nearest
 from specexport.sources.address import LocalDirectory, LocalGguf
 from specexport.sources.cache import file_sha256, text_sha256
 from specexport.sources.located import Located
@@ -62,5 +62,4 @@ def _directory_digest(directory: Path) -> str:
 
 def _neighbour(path: Path) -> str:
     beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = get_close_matches(path.name, beside, n=1)
-    return f"; did you mean {str(path.parent / close[0])!r}?" if close else ""
+    return nearest(path.name, beside)

@@ -1,7 +1,6 @@
 """Models of random weights, and noisy copies of a model: what tests draft and verify with."""
 
 import copy
-from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from optimum.exporters.tasks import TasksManager
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 
 from specexport.errors import CheckpointUnsupported, SourceError
+from specexport.recipe_errors import nearest
 from specexport.recipe_sources import Noise, RandomModel
 from specexport.sources.byte_tokenizer import END_TOKEN_ID, TOKENIZER_SIZE
 
@@ -20,28 +20,33 @@ _TOKEN_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_to
 def random_config(spec: RandomModel) -> PretrainedConfig:
     """The config of `spec.architecture` with its sizes. Raises `SourceError` for unknown names, with the nearest."""
     if spec.architecture not in CONFIG_MAPPING:
-        close = get_close_matches(spec.architecture, list(CONFIG_MAPPING), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
         raise SourceError(
-            f"random.architecture: found {spec.architecture!r}, expected a transformers model type{hint}"
+            f"random.architecture: found {spec.architecture!r}, "
+            f"expected a transformers model type{nearest(spec.architecture, CONFIG_MAPPING)}"
         )
     config_class = CONFIG_MAPPING[spec.architecture]
     known = {*config_class().to_dict(), *config_class.attribute_map}
     for key in spec.sizes:
         if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise SourceError(f"random.sizes.{key}: {config_class.__name__} has no such key{hint}")
-    vocabulary = int(str(spec.sizes.get("vocab_size", _DEFAULT_SIZES["vocab_size"])))
-    tokens: dict[str, Any] = dict.fromkeys(_TOKEN_KEYS)
-    if vocabulary >= TOKENIZER_SIZE:
-        tokens["eos_token_id"] = END_TOKEN_ID
-    defaults = {key: value for key, value in _DEFAULT_SIZES.items() if key in known}
+            name = config_class.__name__
+            raise SourceError(f"random.sizes.{key}: {name} has no such key{nearest(key, known)}")
+    stated = {config_class.attribute_map.get(key, key) for key in spec.sizes}
+    sizes: dict[str, Any] = {
+        key: value
+        for key, value in _DEFAULT_SIZES.items()
+        if key in known and config_class.attribute_map.get(key, key) not in stated
+    }
+    sizes |= spec.sizes
     try:
-        return AutoConfig.for_model(spec.architecture, **{**defaults, **tokens, **spec.sizes})
+        return AutoConfig.for_model(spec.architecture, **{**_token_ids(sizes["vocab_size"]), **sizes})
     except Exception as error:  # config classes raise their own, some not even ValueErrors
         reason = " ".join(str(error).split())
         raise SourceError(f"random.sizes: {config_class.__name__} does not take them: {reason}") from None
+
+
+def _token_ids(vocab_size: Any) -> dict[str, int | None]:
+    has_end = isinstance(vocab_size, int) and vocab_size >= TOKENIZER_SIZE
+    return {**dict.fromkeys(_TOKEN_KEYS), "eos_token_id": END_TOKEN_ID if has_end else None}
 
 
 def random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:

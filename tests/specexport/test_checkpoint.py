@@ -174,6 +174,7 @@ def test_a_broken_tokenizer_or_config_is_refused(saved: Path) -> None:
         ("llama", {"hiden_size": 3}, SourceError, "LlamaConfig has no such key; did you mean 'hidden_size'"),
         ("llama", {"num_attention_heads": 5}, SourceError, "LlamaConfig does not take them"),
         ("t5", {}, CheckpointUnsupported, "encoder-decoder"),
+        ("bert", {}, CheckpointUnsupported, "bert sees the text after a token too"),
     ],
 )
 def test_a_random_model_that_cannot_be_made_is_refused(
@@ -182,6 +183,12 @@ def test_a_random_model_that_cannot_be_made_is_refused(
     spec = Target.model_validate({"source": {"random": {"architecture": architecture, "sizes": sizes}}})
     with pytest.raises(error, match=message):
         load_checkpoint(spec, "fp32")
+
+
+def test_a_size_under_the_architectures_own_name_counts(cache: Path) -> None:
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
+    spec = Target.model_validate({"source": {"random": {"architecture": "gpt2", "sizes": sizes}}})
+    assert load_checkpoint(spec, "fp32").config.max_position_embeddings == 64
 
 
 def test_a_draft_with_a_longer_padded_tail_is_taken(tiny: Checkpoint) -> None:
