@@ -113,8 +113,8 @@ def test_the_digest_needs_no_load_and_follows_content_not_place(saved: Path, tmp
             "t5 is an encoder-decoder model",
         ),
         (
-            {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
-            "holds a BertForMaskedLM, expected a causal",
+            {"architectures": ["LlamaForTokenClassification"]},
+            "holds a LlamaForTokenClassification, expected a causal",
         ),
         ({"model_type": "vit", "architectures": None}, "vit is not a causal language model"),
         ({"model_type": "lama"}, "does not know this architecture: .*lama"),
