@@ -6,6 +6,7 @@ copied or mounted read-only; once open, it must stay where it is.
 """
 
 import json
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 
 from specruntime.bundle_files import REBUILD, check_files
 from specruntime.closed_schema import describe_problem
-from specruntime.drafts import new_draft
+from specruntime.drafts import Draft, new_draft
 from specruntime.engine import Engine
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.errors import BundleInvalid, BundleTooNew, WrongState
@@ -80,10 +81,13 @@ class LoadedBundle:
         spec = self.manifest.tokenizer
         return None if spec is None else TextCodec.open(self.root, spec)
 
-    def new_session(self, speculate: bool = True) -> Session:
+    def new_session(
+        self, speculate: bool = True, *, adapt: Callable[[Draft], Draft] = lambda draft: draft
+    ) -> Session:
         """A session with its own buffers; `speculate=False` decodes plainly on the same engine.
 
-        Raises `WrongState` on a closed bundle, `OutOfMemory` when the buffers do not fit.
+        `adapt` may wrap the draft the session would use; the session closes what it returns. Raises `WrongState` on
+        a closed bundle, `OutOfMemory` when the buffers do not fit.
         """
         if self._closed:
             raise WrongState("the bundle is closed; open it again")
@@ -95,7 +99,7 @@ class LoadedBundle:
                 assert self._draft is not None, "open_bundle opens the graph of every model draft"
                 draft_context = self._draft.new_context()
             draft = new_draft(spec, draft_context, self.manifest.target.vocab_size)
-            session = Session(target, draft, manifest=self.manifest)
+            session = Session(target, adapt(draft), manifest=self.manifest)
         except BaseException:
             target.close()
             if draft_context is not None:

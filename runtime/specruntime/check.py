@@ -1,0 +1,170 @@
+"""Does speculation change the output? A bundle's check prompts, decoded with and without drafts.
+
+Owns what counts as equal. fp32: every token, greedy and sampled. Below fp32 kernels round differently at different
+window widths, so every token is compared at one width with and without drafts; against width 1 a greedy answer may
+part where the two best logits lie closer than what the width alone changes, and that is reported.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from specruntime.bundle import LoadedBundle
+from specruntime.check_report import CheckReport, Comparison, Divergence
+from specruntime.drafts import Draft
+from specruntime.errors import InvalidArgument
+from specruntime.full_width import FullWidthDraft
+from specruntime.generation import Completion, complete
+from specruntime.manifest import CheckPrompt, NoneDraft
+from specruntime.sampling import SamplingParams, TokenLogprobs
+from specruntime.session import Session
+
+LAWS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.8, top_p=0.95, seed=1)}
+_COMPARED_LOGITS = 20
+
+Advance = Callable[[str], None]
+
+
+def check_steps(bundle: LoadedBundle) -> int:
+    """How often `check_bundle` calls `advance`."""
+    return len(bundle.manifest.check.prompts) * len(LAWS)
+
+
+def check_bundle(
+    bundle: LoadedBundle, *, max_new_tokens: int | None = None, advance: Advance = lambda step: None
+) -> CheckReport:
+    """Compares speculative with plain decoding on every check prompt; `max_new_tokens` replaces the bundle's own.
+
+    Raises `InvalidArgument` for a bundle without check prompts, and what decoding raises.
+    """
+    checker = Checker(bundle, max_new_tokens)
+    comparisons: list[Comparison] = []
+    for prompt in bundle.manifest.check.prompts:
+        for law in LAWS:
+            advance(f"{prompt.id}, {law}")
+            comparisons += checker.compare(prompt, law)
+    return CheckReport(bundle.manifest.name, tuple(comparisons))
+
+
+class Checker:
+    """The sessions that answer a bundle's check prompts. They close with the bundle."""
+
+    def __init__(self, bundle: LoadedBundle, max_new_tokens: int | None = None) -> None:
+        manifest = bundle.manifest
+        if not manifest.check.prompts:
+            raise InvalidArgument(
+                f"{manifest.name} has no check prompts: add `check.prompts` to its recipe and build it"
+            )
+        self._bundle = bundle
+        self.max_new_tokens = manifest.check.max_new_tokens if max_new_tokens is None else max_new_tokens
+        self._exact = manifest.precision == "fp32"
+        self._k = max(p.width for p in manifest.target.profiles if p.rows == p.width) - 1
+        self._plain = bundle.new_session(speculate=False)
+        self._speculative = bundle.new_session()
+        if not self._exact:
+            self._empty_wide = bundle.new_session(speculate=False, adapt=self._widen)
+            self._drafting_wide = bundle.new_session(adapt=self._widen)
+
+    def _widen(self, draft: Draft) -> FullWidthDraft:
+        return FullWidthDraft(draft, self._k)
+
+    def compare(self, prompt: CheckPrompt, law: str) -> list[Comparison]:
+        """One comparison in fp32, up to two below it."""
+        ids = prompt_ids(self._bundle, prompt)
+        params = replace(LAWS[law], max_tokens=self.max_new_tokens)
+        if self._exact:
+            return [self._against_plain(prompt.id, law, ids, params)]
+        widened = self._at_one_width(prompt.id, law, ids, params)
+        return [widened, self._against_plain(prompt.id, law, ids, params)] if law == "greedy" else [widened]
+
+    def plain_answer(self, prompt: CheckPrompt) -> tuple[list[int], Completion]:
+        """Ids of the prompt, and its greedy plain answer."""
+        ids = prompt_ids(self._bundle, prompt)
+        return ids, _answer(self._plain, ids, self.greedy)
+
+    def diverge(
+        self, ids: list[int], params: SamplingParams, expected: Sequence[int], found: Sequence[int]
+    ) -> Divergence | None:
+        """The first difference, with the logit gap of the plain run there; never excused."""
+        position = first_difference(expected, found)
+        if position is None:
+            return None
+        probe = replace(params, max_tokens=position + 1, logprobs=2)
+        rows = _answer(self._plain, ids, probe).logprobs or ()
+        gap = rows[position].top[0][1] - rows[position].top[1][1] if position < len(rows) else None
+        return Divergence(position, _at(expected, position), _at(found, position), gap)
+
+    @property
+    def greedy(self) -> SamplingParams:
+        return replace(LAWS["greedy"], max_tokens=self.max_new_tokens)
+
+    def _against_plain(self, prompt: str, law: str, ids: list[int], params: SamplingParams) -> Comparison:
+        expected = _answer(self._plain, ids, params)
+        found = _answer(self._speculative, ids, params)
+        divergence = self.diverge(ids, params, expected.token_ids, found.token_ids)
+        if divergence is not None and not self._exact:
+            divergence = self._excuse(ids, divergence)
+        return Comparison(prompt, law, "plain", len(expected.token_ids), self._acceptance(found), divergence)
+
+    def _at_one_width(self, prompt: str, law: str, ids: list[int], params: SamplingParams) -> Comparison:
+        """With drafts and without, every window at its widest: the limit would narrow the last ones, so it is moved."""
+        moved = replace(params, max_tokens=self.max_new_tokens + self._k)
+        expected = _answer(self._empty_wide, ids, moved).token_ids[: self.max_new_tokens]
+        found = _answer(self._drafting_wide, ids, moved)
+        divergence = self.diverge(ids, params, expected, found.token_ids[: self.max_new_tokens])
+        against = f"plain at width {self._k + 1}"
+        return Comparison(prompt, law, against, len(expected), self._acceptance(found), divergence)
+
+    def _excuse(self, ids: list[int], divergence: Divergence) -> Divergence:
+        """Excused where the two best logits lie closer than what the width alone changes on the way there."""
+        probe = SamplingParams(max_tokens=divergence.position + 1, logprobs=_COMPARED_LOGITS)
+        narrow, wide = _answer(self._plain, ids, probe), _answer(self._empty_wide, ids, probe)
+        difference = _largest_difference(narrow, wide)
+        close = divergence.logit_gap is not None and divergence.logit_gap < difference
+        return replace(divergence, width_difference=difference, excused=close)
+
+    def _acceptance(self, answer: Completion) -> float | None:
+        return None if isinstance(self._bundle.manifest.draft, NoneDraft) else answer.stats.acceptance_length
+
+
+def prompt_ids(bundle: LoadedBundle, prompt: CheckPrompt) -> list[int]:
+    """Token ids of a check prompt. Raises `InvalidArgument` for text in a bundle that has no tokenizer."""
+    if prompt.ids is not None:
+        return list(prompt.ids)
+    codec = bundle.tokenizer
+    if codec is None or prompt.text is None:
+        raise InvalidArgument(
+            f"check prompt {prompt.id} is text, this bundle has no tokenizer: give token ids instead"
+        )
+    return (
+        codec.chat([{"role": "user", "content": prompt.text}]) if prompt.chat else codec.encode(prompt.text)
+    )
+
+
+def first_difference(expected: Sequence[int], found: Sequence[int]) -> int | None:
+    """The first index at which they differ, an early end included; None when equal."""
+    for index, (one, other) in enumerate(zip(expected, found, strict=False)):
+        if one != other:
+            return index
+    return None if len(expected) == len(found) else min(len(expected), len(found))
+
+
+def _answer(session: Session, ids: list[int], params: SamplingParams) -> Completion:
+    session.reset()
+    return complete(session, ids, params)
+
+
+def _at(ids: Sequence[int], position: int) -> int | None:
+    return ids[position] if position < len(ids) else None
+
+
+def _largest_difference(one: Completion, other: Completion) -> float:
+    """Largest change of a logprob over the rows up to the first where the answers part, that row included."""
+    rows = zip(one.logprobs or (), other.logprobs or (), strict=False)
+    parted = first_difference(one.token_ids, other.token_ids)
+    shared = list(rows)[: None if parted is None else parted + 1]
+    return max((_row_difference(a, b) for a, b in shared), default=0.0)
+
+
+def _row_difference(one: TokenLogprobs, other: TokenLogprobs) -> float:
+    others = dict(other.top)
+    return max((abs(value - others[token]) for token, value in one.top if token in others), default=0.0)

@@ -1,0 +1,16 @@
+"""The argument and the option that every command which opens a bundle takes."""
+
+from pathlib import Path
+
+import click
+
+from specruntime.engines import EngineOptions
+
+bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
+threads_option = click.option(
+    "--threads", type=click.IntRange(min=1), help="CPU threads per engine; default: what the bundle says."
+)
+
+
+def engine_options(threads: int | None) -> EngineOptions:
+    return EngineOptions(threads=threads)

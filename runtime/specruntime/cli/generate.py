@@ -1,0 +1,119 @@
+"""`generate`: one answer, streamed as text or printed as one JSON object."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.cli.bundle_options import bundle_argument, engine_options, threads_option
+from specruntime.cli.sampling_options import sampling_options, sampling_params
+from specruntime.errors import EmptyPrompt, InvalidArgument
+from specruntime.generation import Delta
+from specruntime.params import SamplingParams
+from specruntime.text import TextCodec
+from specruntime.timing import TimedAnswer
+
+
+@click.command()
+@bundle_argument
+@click.option("--prompt", metavar="TEXT", help="The prompt.")
+@click.option(
+    "--prompt-file", type=click.Path(path_type=Path), metavar="FILE", help="Reads the prompt; - is stdin."
+)
+@click.option("--chat", is_flag=True, help="Wrap the prompt in the bundle's chat template.")
+@sampling_options
+@click.option("--plain", is_flag=True, help="Decode without drafts.")
+@click.option("--stats", is_flag=True, help="Figures of the answer on stderr.")
+@threads_option
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object: text, token_ids, finish_reason, stats."
+)
+def generate(
+    bundle: Path,
+    prompt: str | None,
+    prompt_file: Path | None,
+    chat: bool,
+    plain: bool,
+    stats: bool,
+    threads: int | None,
+    as_json: bool,
+    **sampling: Any,
+) -> None:
+    """Answers a prompt with the BUNDLE's models."""
+    text = read_prompt(prompt, prompt_file)
+    params = sampling_params(**sampling)
+    with open_bundle(bundle, options=engine_options(threads)) as opened:
+        codec = require_codec(opened)
+        ids = codec.chat([{"role": "user", "content": text}]) if chat else codec.encode(text)
+        answer = TimedAnswer(opened.new_session(speculate=not plain), ids, params, codec)
+        if as_json:
+            click.echo(json.dumps(_as_dict(list(answer), answer, params), ensure_ascii=False))
+        else:
+            _stream(answer)
+        if stats:
+            click.echo(_render_stats(answer), err=True)
+
+
+def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
+    """The prompt's text, from exactly one of the two options. Raises `EmptyPrompt` or `InvalidArgument`."""
+    if (prompt is None) == (prompt_file is None):
+        raise click.UsageError("Give a prompt with either --prompt or --prompt-file.")
+    text = prompt if prompt is not None else _read_file(prompt_file or Path("-"))
+    if not text.strip():
+        raise EmptyPrompt("the prompt is empty, expected some text in --prompt or --prompt-file")
+    return text
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidArgument(
+            f"the prompt file {path} cannot be read: {reason}; give another --prompt-file"
+        ) from error
+
+
+def require_codec(bundle: LoadedBundle) -> TextCodec:
+    """The bundle's tokenizer. Raises `InvalidArgument` where it has none."""
+    codec = bundle.tokenizer
+    if codec is None:
+        raise InvalidArgument(
+            f"{bundle.manifest.name} has no tokenizer, so it takes token ids and no text: use specruntime from Python"
+        )
+    return codec
+
+
+def _stream(answer: TimedAnswer) -> None:
+    for delta in answer:
+        click.echo(delta.text, nl=False)
+    click.echo()
+
+
+def _as_dict(deltas: list[Delta], answer: TimedAnswer, params: SamplingParams) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "text": "".join(delta.text for delta in deltas),
+        "token_ids": [token for delta in deltas for token in delta.tokens],
+        "finish_reason": deltas[-1].finish_reason,
+        "stats": answer.as_dict(),
+    }
+    if params.logprobs is not None:
+        result["logprobs"] = [
+            {"token": entry.token, "logprob": entry.logprob, "top": [list(pair) for pair in entry.top]}
+            for delta in deltas
+            for entry in delta.logprobs or ()
+        ]
+    return result
+
+
+def _render_stats(answer: TimedAnswer) -> str:
+    stats: dict[str, Any] = answer.as_dict()
+    return (
+        f"{answer.new_tokens} tokens in {stats['total_ms'] / 1e3:.2f} s: {answer.tokens_per_second:.1f} tokens/s, "
+        f"first after {stats['ttft_ms']:.0f} ms, then {answer.decode_tokens_per_second:.1f} tokens/s\n"
+        f"{stats['rounds']} rounds, {stats['proposed']} drafted, {stats['accepted']} accepted, "
+        f"{stats['acceptance_length']:.2f} tokens a round; {answer.host_percent:.1f} % of the time outside the engine"
+    )

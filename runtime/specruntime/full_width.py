@@ -1,0 +1,47 @@
+"""Drafting at one width only, so that two runs differ in their drafts and in nothing else.
+
+A kernel may round differently at another window width. Where that matters (precisions below fp32) speculative and
+plain decoding are compared with every window at its widest.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.drafts import Draft, Proposal
+from specruntime.sampling import Sampler
+from specruntime.statistics import EngineTally
+
+FILLER = 0
+
+
+class FullWidthDraft:
+    """Another draft's proposals, filled up with token 0 to `k` ids. Over a draft of kind none: an empty draft at width
+    k + 1. Fillers are judged like any drafted token. For the `match` rule only: they have no law they were drawn from.
+    """
+
+    def __init__(self, draft: Draft, k: int) -> None:
+        """Takes ownership of `draft`."""
+        self.k = k
+        self._draft = draft
+
+    @property
+    def tally(self) -> EngineTally:
+        return self._draft.tally
+
+    @tally.setter
+    def tally(self, tally: EngineTally) -> None:
+        self._draft.tally = tally
+
+    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
+        drafted = self._draft.propose(tokens, limit, sampler).ids
+        filler = np.full(min(limit, self.k) - len(drafted), FILLER, dtype=np.int64)
+        return Proposal(np.concatenate([drafted, filler]))
+
+    def rewind(self, length: int) -> None:
+        self._draft.rewind(length)
+
+    def reset(self) -> None:
+        self._draft.reset()
+
+    def close(self) -> None:
+        self._draft.close()

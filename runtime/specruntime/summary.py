@@ -1,0 +1,136 @@
+"""What is in a bundle, from its manifest and build record alone: no engine is opened.
+
+Owns the sizes that follow from the manifest (weights, KV cache). Megabytes are 10^6 bytes.
+"""
+
+import json
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from specruntime.manifest import GraphSpec, Manifest, ModelDraft
+
+BUILD_RECORD_NAME = "build.json"
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "bool": 1}
+_MB = 1e6
+
+
+def graphs_of(manifest: Manifest) -> dict[str, GraphSpec]:
+    """The compiled graphs by role: "target", and "draft" where a model drafts."""
+    draft = manifest.draft
+    return {"target": manifest.target} | ({"draft": draft.graph} if isinstance(draft, ModelDraft) else {})
+
+
+def weight_bytes(manifest: Manifest, graph: GraphSpec) -> int:
+    """Bytes of the files that lie beside the graph's own, its own included."""
+    directory = PurePosixPath(graph.file).parent
+    return sum(
+        record.bytes for name, record in manifest.files.items() if directory in PurePosixPath(name).parents
+    )
+
+
+def cache_bytes(graph: GraphSpec) -> int:
+    """Bytes of one session's KV cache."""
+    cached = {pair.input for pair in graph.aliases}
+    sizes = {"B": graph.batch}
+    return sum(
+        _BYTES[tensor.dtype] * prod(sizes[d] if isinstance(d, str) else d for d in tensor.shape)
+        for tensor in graph.inputs
+        if tensor.name in cached
+    )
+
+
+def summarise(manifest: Manifest, root: Path) -> dict[str, Any]:
+    """JSON-ready: identity, graphs with sizes and widths, step times and parity where `build.json` records them."""
+    record = _build_record(root)
+    built = record.get("graphs", {})
+    return {
+        "name": manifest.name,
+        "producer": manifest.producer,
+        "schema_version": manifest.schema_version,
+        "precision": manifest.precision,
+        "draft": manifest.draft.model_dump(mode="json", exclude={"graph"}),
+        "graphs": {
+            role: _describe(manifest, graph, built.get(role, {}))
+            for role, graph in graphs_of(manifest).items()
+        },
+        "bundle_mb": sum(file.bytes for file in manifest.files.values()) / _MB,
+        "tokenizer": manifest.tokenizer is not None,
+        "chat_template": manifest.tokenizer is not None and manifest.tokenizer.chat_template is not None,
+        "eos_token_ids": list(manifest.eos_token_ids),
+        "check": {"prompts": len(manifest.check.prompts), "max_new_tokens": manifest.check.max_new_tokens},
+        "versions": record.get("versions", {}),
+    }
+
+
+def _describe(manifest: Manifest, graph: GraphSpec, built: dict[str, Any]) -> dict[str, Any]:
+    parity = built.get("parity", {})
+    return {
+        "checkpoint": built.get("checkpoint"),
+        "layers": graph.layers,
+        "vocab_size": graph.vocab_size,
+        "padded_vocab_size": graph.padded_vocab_size,
+        "capacity": graph.capacity,
+        "batch": graph.batch,
+        "engine": graph.engine.model_dump(mode="json"),
+        "profiles": [profile.model_dump() for profile in graph.profiles],
+        "weights_mb": weight_bytes(manifest, graph) / _MB,
+        "kv_mb": cache_bytes(graph) / _MB,
+        "step_ms": built.get("step_ms", {}),
+        "parity": {key: value for key, value in parity.items() if key != "layer_difference"},
+    }
+
+
+def _build_record(root: Path) -> dict[str, Any]:
+    """`build.json`, or nothing: a bundle decodes without it, so its absence is no error."""
+    try:
+        record = json.loads((root / BUILD_RECORD_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def render_summary(summary: dict[str, Any]) -> str:
+    """The summary as lines for people."""
+    lines = [
+        f"{summary['name']}   {summary['precision']}, {summary['producer']}, schema {summary['schema_version']}"
+    ]
+    for role, graph in summary["graphs"].items():
+        lines += _render_graph(role, graph)
+    options = ", ".join(f"{key} {value}" for key, value in summary["draft"].items() if key != "kind")
+    lines.append(f"drafts   {summary['draft']['kind']}{': ' + options if options else ''}")
+    text = (
+        "chat template"
+        if summary["chat_template"]
+        else "plain text"
+        if summary["tokenizer"]
+        else "token ids only"
+    )
+    lines.append(f"text     {text}; end tokens {summary['eos_token_ids']}")
+    lines.append(f"size     {summary['bundle_mb']:.1f} MB on disk")
+    check = summary["check"]
+    lines.append(f"check    {check['prompts']} prompts, {check['max_new_tokens']} new tokens each")
+    return "\n".join(lines)
+
+
+def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:
+    engine = graph["engine"]
+    padding = (
+        f" ({graph['padded_vocab_size']} padded)" if graph["padded_vocab_size"] != graph["vocab_size"] else ""
+    )
+    lines = [
+        f"{role:8} {graph['checkpoint'] or 'checkpoint not recorded'}",
+        f"         {graph['layers']} layers, vocabulary {graph['vocab_size']}{padding}, capacity {graph['capacity']}, "
+        f"batch {graph['batch']}, {engine['kind']}",
+        f"         weights {graph['weights_mb']:.1f} MB, KV cache {graph['kv_mb']:.1f} MB per session",
+        "         widths " + ", ".join(f"{p['name']} {p['width']}" for p in graph["profiles"]),
+    ]
+    if graph["step_ms"]:
+        times = ", ".join(f"{width}: {ms:.1f} ms" for width, ms in graph["step_ms"].items())
+        lines.append(f"         step at build {times}")
+    if parity := graph["parity"]:
+        lines.append(
+            f"         logits within {parity['logit_difference']:.1e} of PyTorch over {parity['tokens']} tokens "
+            f"(tolerance {parity['tolerance']:.1e})"
+        )
+    return lines

@@ -1,0 +1,45 @@
+"""Memory of a process that only decodes a bundle, beside what its weights and KV cache need."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specruntime.errors import EngineFailed
+from specruntime.manifest import Manifest
+from specruntime.summary import cache_bytes, graphs_of, weight_bytes
+
+_PROBE = "specexport.bench.memory_probe"
+_MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Megabytes of 10^6 bytes. What is measured is None on systems that do not tell."""
+
+    session_mb: float | None  # private and shared pages above a bare `import onnxruntime`, one session open
+    peak_rss_mb: float | None  # most that was resident, the interpreter and all libraries included
+    weights_mb: float
+    kv_mb: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+def measure_memory(bundle: Path, manifest: Manifest, threads: int | None = None) -> MemoryUse:
+    """Opens the bundle in a process of its own and answers one check prompt there. Raises `EngineFailed`."""
+    graphs = graphs_of(manifest).values()
+    weights = sum(weight_bytes(manifest, graph) for graph in graphs) / _MB
+    cache = sum(cache_bytes(graph) for graph in graphs) / _MB
+    if sys.platform != "linux":
+        return MemoryUse(None, None, weights, cache)
+    command = [sys.executable, "-m", _PROBE, str(bundle), *([str(threads)] if threads is not None else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise EngineFailed(f"the process that measures memory ended with {done.returncode}: {reason}")
+    found = json.loads(done.stdout)
+    return MemoryUse(found["session"] / _MB, found["peak"] / _MB, weights, cache)

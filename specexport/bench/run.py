@@ -1,0 +1,151 @@
+"""The measurement itself: every mode answers every prompt, in turns, so that a slow minute hits all alike."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import sleep
+
+from specexport.bench.machine import describe_machine, usable_cores
+from specexport.bench.measurement import Measurement, Mode, combine, measure_session
+from specexport.bench.memory import measure_memory
+from specexport.bench.prompts import BenchPrompt, encode_prompts
+from specexport.bench.report import BenchReport
+from specexport.step_times import measure_step_times
+from specruntime.bundle import LoadedBundle, load_manifest, open_bundle
+from specruntime.engines import EngineOptions
+from specruntime.manifest import Manifest, NoneDraft
+from specruntime.params import SamplingParams
+from specruntime.summary import graphs_of
+
+Advance = Callable[[str], None]
+Answer = Callable[[list[int]], Measurement]
+_WARM_TOKENS = 8
+_SETTLE_SECONDS = 0.25  # OpenMP threads spin for 0.2 s after PyTorch's last operator, on cores the next mode needs
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """What is measured. `params.max_tokens` is set from `max_new_tokens`."""
+
+    bundle: Path
+    prompts: tuple[BenchPrompt, ...]
+    max_new_tokens: int = 128
+    repeat: int = 3
+    params: SamplingParams = field(default_factory=SamplingParams)
+    pytorch: bool = False
+    threads: int | None = None  # of every mode; None: what the bundle says, else the usable cores
+
+    @property
+    def steps(self) -> int:
+        """How often `run_bench` calls `advance`, for a bundle that drafts."""
+        modes = 4 if self.pytorch else 2
+        return 3 + (2 if self.pytorch else 0) + self.repeat * len(self.prompts) * modes
+
+
+def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchReport:
+    """Raises what opening, decoding and, with `pytorch`, loading the checkpoint raise."""
+    manifest = load_manifest(plan.bundle)
+    threads = plan.threads or manifest.target.engine.threads or usable_cores()
+    options = EngineOptions(threads=threads)
+    advance("measuring memory")
+    memory = measure_memory(plan.bundle, manifest, threads)
+    advance("timing the widths")
+    steps = _step_times(manifest, plan.bundle, options)
+    with open_bundle(plan.bundle, options=options, verify=False) as bundle:
+        encoded = encode_prompts(bundle, plan.prompts, plan.max_new_tokens)
+        modes = _modes(plan, bundle, encoded, threads, advance)
+        measured = _in_turns(plan, modes, encoded, advance)
+    runs = tuple(
+        combine(prompt, mode, len(encoded[prompt.id]), measured[prompt.id, mode])
+        for prompt in plan.prompts
+        for mode in modes
+    )
+    return BenchReport(
+        machine=describe_machine(threads),
+        bundle=str(plan.bundle),
+        settings=_settings(plan),
+        runs=runs,
+        step_ms=steps,
+        memory=memory,
+    )
+
+
+def _step_times(manifest: Manifest, root: Path, options: EngineOptions) -> dict[str, dict[str, float]]:
+    return {
+        role: measure_step_times(graph, root, options=options) for role, graph in graphs_of(manifest).items()
+    }
+
+
+def _modes(
+    plan: BenchPlan, bundle: LoadedBundle, encoded: dict[str, list[int]], threads: int, advance: Advance
+) -> dict[Mode, Answer]:
+    """Ways to answer, warmed up."""
+    params = replace(plan.params, max_tokens=plan.max_new_tokens)
+    longest = max(encoded.values(), key=len)
+    advance("warming up")
+    modes: dict[Mode, Answer] = {"plain": _session_mode(bundle, False, params, longest)}
+    if not isinstance(bundle.manifest.draft, NoneDraft):
+        modes["speculative"] = _session_mode(bundle, True, params, longest)
+    if plan.pytorch:
+        advance("loading the checkpoint in PyTorch")
+        modes |= _pytorch_modes(plan, bundle, params, longest, threads, advance)
+    return modes
+
+
+def _session_mode(
+    bundle: LoadedBundle, speculate: bool, params: SamplingParams, longest: list[int]
+) -> Answer:
+    session, codec = bundle.new_session(speculate=speculate), bundle.tokenizer
+    measure_session(session, longest, replace(params, max_tokens=_WARM_TOKENS), codec)
+    return lambda ids: measure_session(session, ids, params, codec)
+
+
+def _pytorch_modes(
+    plan: BenchPlan,
+    bundle: LoadedBundle,
+    params: SamplingParams,
+    longest: list[int],
+    threads: int,
+    advance: Advance,
+) -> dict[Mode, Answer]:
+    from specexport.reference import PytorchReference, ReferenceMode
+
+    reference = PytorchReference.of_bundle(bundle.root, threads)
+
+    def answer_in(mode: ReferenceMode) -> Answer:
+        def answer(ids: list[int]) -> Measurement:
+            found = reference.answer(ids, params, plan.max_new_tokens, mode)
+            sleep(_SETTLE_SECONDS)
+            return Measurement(
+                found.token_ids, found.first_seconds, found.seconds, rounds=len(found.token_ids) - 1
+            )
+
+        return answer
+
+    reference.warm_up(longest, _WARM_TOKENS, "pytorch")
+    advance("compiling the checkpoint in PyTorch")
+    reference.warm_up(longest, plan.max_new_tokens, "pytorch-compiled")
+    return {"pytorch": answer_in("pytorch"), "pytorch-compiled": answer_in("pytorch-compiled")}
+
+
+def _in_turns(
+    plan: BenchPlan, modes: dict[Mode, Answer], encoded: dict[str, list[int]], advance: Advance
+) -> dict[tuple[str, Mode], Sequence[Measurement]]:
+    measured: dict[tuple[str, Mode], list[Measurement]] = {}
+    for number in range(plan.repeat):
+        for prompt in plan.prompts:
+            for mode, answer in modes.items():
+                advance(f"{prompt.id}, {mode}, {number + 1} of {plan.repeat}")
+                measured.setdefault((prompt.id, mode), []).append(answer(encoded[prompt.id]))
+    return {key: tuple(found) for key, found in measured.items()}
+
+
+def _settings(plan: BenchPlan) -> dict[str, object]:
+    params = plan.params
+    return {
+        "max_new_tokens": plan.max_new_tokens,
+        "repeat": plan.repeat,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "seed": params.seed,
+    }

@@ -1,0 +1,39 @@
+"""Greedy answers of a bundle against the checkpoint in PyTorch.
+
+Adds to what `specruntime.check` found; every token must be the same, whatever the precision.
+"""
+
+from dataclasses import replace
+
+from specexport.reference import PytorchReference
+from specruntime.bundle import LoadedBundle
+from specruntime.check import Advance, Checker
+from specruntime.check_report import CheckReport, Comparison
+
+AGAINST = "pytorch"
+
+
+def check_pytorch(
+    bundle: LoadedBundle,
+    report: CheckReport,
+    *,
+    max_new_tokens: int | None = None,
+    threads: int | None = None,
+    advance: Advance = lambda step: None,
+) -> CheckReport:
+    """`report` with one comparison per check prompt added: plain greedy decoding against PyTorch's `generate`.
+
+    Raises what loading the checkpoint of the bundle's recipe raises.
+    """
+    reference = PytorchReference.of_bundle(bundle.root, threads)
+    checker = Checker(bundle, max_new_tokens)
+    compared: list[Comparison] = []
+    for prompt in bundle.manifest.check.prompts:
+        advance(f"{prompt.id}, PyTorch")
+        ids, plain = checker.plain_answer(prompt)
+        expected = reference.answer(ids, checker.greedy, checker.max_new_tokens).token_ids
+        if plain.finish_reason == "capacity":  # PyTorch's cache grows on
+            expected = expected[: len(plain.token_ids)]
+        divergence = checker.diverge(ids, checker.greedy, expected, plain.token_ids)
+        compared.append(Comparison(prompt.id, "greedy", AGAINST, len(expected), None, divergence))
+    return replace(report, comparisons=(*report.comparisons, *compared))

@@ -1,0 +1,79 @@
+"""`bench`: how fast, against what, and why."""
+
+import json
+from pathlib import Path
+
+import click
+
+from specexport.bench.prompts import load_prompts
+from specexport.cli.progress import progress
+from specruntime.cli.bundle_options import bundle_argument, threads_option
+from specruntime.cli.sampling_options import law_options, max_new_tokens_option
+from specruntime.params import SamplingParams
+
+
+@click.command()
+@bundle_argument
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE.jsonl",
+    help='One {"id", "prompt", "category"} a line; in the chat template where the bundle has one.',
+)
+@click.option(
+    "--pytorch",
+    is_flag=True,
+    help="Also transformers' generate: eager, and torch.compile with a static cache.",
+)
+@max_new_tokens_option()
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Times are medians over these."
+)
+@law_options
+@threads_option
+@click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draws the speed per prompt."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def bench(
+    bundle: Path,
+    prompts: Path,
+    pytorch: bool,
+    max_new_tokens: int,
+    repeat: int,
+    temperature: float,
+    top_p: float,
+    seed: int,
+    threads: int | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Measures the BUNDLE with drafts and without, in turns, on the same prompt ids and threads in every mode.
+
+    tokens_per_second counts all new tokens over the whole time from the prompt's ids to the last token, prefill
+    included; decode_tokens_per_second leaves out the first token and the time up to it (ttft_ms). A speed-up is a
+    ratio of the former. All modes are warmed up. Greedy outputs must be the same in all modes: exit code 1 if not.
+    """
+    params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_new_tokens)
+    loaded = load_prompts(prompts)
+    from specexport.bench.plot import draw_speeds, require_plot
+
+    if plot is not None:
+        require_plot(plot)
+    from specexport.bench.report import render_report
+    from specexport.bench.run import BenchPlan, run_bench
+
+    plan = BenchPlan(bundle, loaded, max_new_tokens, repeat, params, pytorch, threads)
+    with progress(plan.steps) as advance:
+        report = run_bench(plan, advance)
+    click.echo(json.dumps(report.as_dict()) if as_json else render_report(report))
+    if plot is not None:
+        draw_speeds(report, plot)
+    if differing := report.differing():
+        names = ", ".join(f"{run.prompt} ({run.mode})" for run in differing)
+        click.echo(
+            f"error: not the tokens of plain decoding: {names}; run `specexport check` for where they part",
+            err=True,
+        )
+        raise click.exceptions.Exit(1)

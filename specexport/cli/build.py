@@ -1,0 +1,31 @@
+"""`build`: from a recipe to a bundle."""
+
+import json
+from pathlib import Path
+from time import perf_counter
+
+import click
+
+from specexport.cli.progress import progress
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Default: ./<recipe name>.bundle"
+)
+@click.option("--force", is_flag=True, help="Build again even where nothing changed.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: bundle, seconds.")
+def build(recipe: Path, output: Path | None, force: bool, as_json: bool) -> None:
+    """Builds the bundle of RECIPE and prints where it is; stages whose inputs did not change are skipped."""
+    from specexport.recipe import load_recipe
+
+    loaded = load_recipe(recipe)  # refused before the seconds that importing torch takes
+    started = perf_counter()
+    with progress() as announce:
+        announce("loading PyTorch")
+        from specexport.build import build as build_bundle
+
+        bundle = build_bundle(loaded, output, force=force, announce=announce)
+    result = {"bundle": str(bundle), "seconds": perf_counter() - started}
+    click.echo(json.dumps(result) if as_json else str(bundle))

@@ -1,0 +1,41 @@
+"""`check`: is the speculative answer the plain one, and the plain one PyTorch's?"""
+
+from pathlib import Path
+
+import click
+
+from specexport.cli.progress import progress
+from specruntime.bundle import open_bundle
+from specruntime.check import check_bundle, check_steps
+from specruntime.cli.bundle_options import bundle_argument, engine_options, threads_option
+from specruntime.cli.check import print_report
+from specruntime.cli.sampling_options import max_new_tokens_option
+
+
+@click.command()
+@bundle_argument
+@click.option("--pytorch", is_flag=True, help="Also compare greedy answers with the checkpoint in PyTorch.")
+@max_new_tokens_option(default=None)
+@threads_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def check(
+    bundle: Path, pytorch: bool, max_new_tokens: int | None, threads: int | None, as_json: bool
+) -> None:
+    """Decodes the BUNDLE's check prompts with and without drafts, greedy and sampled, and compares every token.
+
+    In fp32 every token must be equal. Below fp32 a greedy answer may part from plain decoding where the two best
+    logits lie closer than what the width of the window alone changes; that is measured and reported.
+    """
+    with open_bundle(bundle, options=engine_options(threads)) as opened:
+        steps = check_steps(opened)
+        prompts = len(opened.manifest.check.prompts)
+        with progress(steps + (prompts + 1 if pytorch else 0)) as advance:
+            report = check_bundle(opened, max_new_tokens=max_new_tokens, advance=advance)
+            if pytorch:
+                advance("loading the checkpoint in PyTorch")
+                from specexport.check import check_pytorch
+
+                report = check_pytorch(
+                    opened, report, max_new_tokens=max_new_tokens, threads=threads, advance=advance
+                )
+    print_report(report, as_json)
