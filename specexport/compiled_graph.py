@@ -45,7 +45,7 @@ def compile_graph(
     batch: int,
     force: bool = False,
 ) -> CompiledGraph:
-    """The variant of `canonical` for `backend`, from the cache where nothing that shapes it changed (unless `force`)."""
+    """The variant of `canonical` for `backend`; from the cache where nothing that shapes it changed, unless `force`."""
     parts = {
         "canonical": canonical.key,
         "backend": backend.model_dump(exclude={"threads"}),

@@ -46,11 +46,11 @@ class OrtEngine:
         ort = _import_onnxruntime()
         _require_version(ort.__version__, spec)
         self.spec = spec
-        provider = options.provider or spec.engine.provider
+        providers = _providers(ort, options.provider or spec.engine.provider)
         path = root / spec.file
         try:
             self._session: Any = ort.InferenceSession(
-                path, _session_options(ort, spec, options), providers=_providers(ort, provider)
+                path, _session_options(ort, spec, options), providers=providers
             )
         except Exception as error:
             raise BackendIncompatible(

@@ -1,0 +1,217 @@
+"""The ONNX Runtime engine writes the cache in place, keeps its buffers, and reads only the rows in use."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specruntime.bundle import load_manifest
+from specruntime.engine import Window
+from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines.onnx_runtime import OrtContext, OrtEngine
+from specruntime.errors import BackendIncompatible, BackendMissing, EngineFailed, InvalidArgument, WrongState
+from specruntime.manifest import GraphSpec, TensorSpec
+from specruntime.windows import Feeder
+
+IDS = np.random.default_rng(7).integers(0, 250, 60)
+
+
+@pytest.fixture(scope="module")
+def spec(tiny_bundle: Path) -> GraphSpec:
+    return load_manifest(tiny_bundle).target
+
+
+@pytest.fixture
+def engine(tiny_bundle: Path, spec: GraphSpec) -> Iterator[OrtEngine]:
+    engine = open_engine(spec, tiny_bundle, EngineOptions(threads=1))
+    assert isinstance(engine, OrtEngine)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def context(engine: OrtEngine) -> Iterator[OrtContext]:
+    context = engine.new_context()
+    yield context
+    context.close()
+
+
+def stage(context: OrtContext, profile: str, ids: np.ndarray, start: int) -> Window:
+    window = context.window(profile)
+    count = len(ids)
+    window.input_ids[0, :count], window.input_ids[0, count:] = ids, 0
+    window.position_ids[0] = start + np.arange(window.profile.width)
+    window.cache_length[0] = start
+    window.logits_rows[0] = np.arange(window.profile.rows) if window.profile.rows > 1 else count - 1
+    if window.query_lengths is not None:
+        window.query_lengths[0] = count
+    return window
+
+
+def test_a_step_writes_its_row_in_place_and_no_other(context: OrtContext) -> None:
+    before = {name: rows.copy() for name, rows in context.cache().items()}
+    context.run(stage(context, "step", IDS[:1], start=9))
+    for name, rows in context.cache().items():
+        changed = np.flatnonzero(np.any(rows != before[name], axis=(0, 1, 3)))
+        assert changed.tolist() == [9], name
+
+
+def test_the_graph_holds_no_operator_that_could_copy_a_cache(tiny_bundle: Path, spec: GraphSpec) -> None:
+    """Every cache input feeds its attention node alone, and that node's output is the graph's output."""
+    import onnx
+
+    graph = onnx.load(tiny_bundle / spec.file, load_external_data=False).graph
+    for pair in spec.aliases:
+        readers = [node for node in graph.node if pair.input in node.input]
+        assert [node.op_type for node in readers] == ["GroupQueryAttention"]
+        assert pair.output in readers[0].output
+
+
+def test_peak_memory_of_a_step_stays_below_one_cache(
+    tiny_bundle: Path, spec: GraphSpec, tmp_path: Path
+) -> None:
+    """At a capacity whose cache is 64 MB a tensor, a copy of one would show in the peak resident size."""
+    large = _with_capacity(spec, tiny_bundle, tmp_path, 2**19)
+    engine = open_engine(large, tmp_path, EngineOptions(threads=1))
+    context = engine.new_context()
+    for rows in context.cache().values():
+        rows.fill(0)  # touch every page before the peak is reset
+    window = context.window("step")
+    Path("/proc/self/clear_refs").write_text("5")
+    base = _peak_kib()
+    for start in range(20):
+        window.cache_length[0] = start
+        context.run(window)
+    one_cache = next(iter(context.cache().values())).nbytes // 1024
+    assert one_cache > 60_000
+    assert _peak_kib() - base < one_cache // 4
+    context.close()
+    engine.close()
+
+
+def _with_capacity(spec: GraphSpec, bundle: Path, directory: Path, capacity: int) -> GraphSpec:
+    """The same graph, saved to `directory` with caches of `capacity` rows and a step profile only."""
+    import onnx
+
+    model = onnx.load(bundle / spec.file)
+    for value in (*model.graph.input, *model.graph.output):
+        if value.name.startswith(("past_", "present_")):
+            value.type.tensor_type.shape.dim[2].dim_value = capacity
+    onnx.save(model, directory / "large.onnx")
+
+    def enlarged(tensor: TensorSpec) -> TensorSpec:
+        shape = (*tensor.shape[:2], capacity, *tensor.shape[3:])
+        return (
+            tensor.model_copy(update={"shape": shape})
+            if tensor.name.startswith(("past_", "present_"))
+            else tensor
+        )
+
+    changed = {
+        "file": "large.onnx",
+        "capacity": capacity,
+        "inputs": tuple(map(enlarged, spec.inputs)),
+        "outputs": tuple(map(enlarged, spec.outputs)),
+        "profiles": spec.profiles[:1],
+    }
+    return spec.model_copy(update=changed)
+
+
+def _peak_kib() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+
+
+def test_no_buffer_moves_or_is_allocated_after_open(context: OrtContext, spec: GraphSpec) -> None:
+    def addresses() -> list[int]:
+        windows = [context.window(profile.name) for profile in spec.profiles]
+        staged = (
+            [w.input_ids for w in windows]
+            + [w.top_ids for w in windows]
+            + [context.logits(w) for w in windows]
+        )
+        return [array.ctypes.data for array in (*staged, *context.cache().values())]
+
+    before = addresses()
+    feeder = Feeder(context)
+    feeder.feed(IDS, 0)
+    feeder.judge(IDS[:5], 40)
+    context.zero()
+    assert addresses() == before
+
+
+def test_unused_cache_rows_change_nothing_whatever_they_hold(context: OrtContext) -> None:
+    feeder = Feeder(context)
+    feeder.feed(IDS[:20], 0)
+    expected = feeder.logits(feeder.judge(IDS[20:25], 20)).copy()
+    for poison in (1e4, -1e4, np.nan):
+        for rows in context.cache().values():
+            rows[:, :, 25:] = poison
+        found = feeder.logits(feeder.judge(IDS[20:25], 20))
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("row", range(1, 5))
+def test_a_row_does_not_depend_on_later_rows(context: OrtContext, row: int) -> None:
+    feeder = Feeder(context)
+    feeder.feed(IDS[:20], 0)
+    expected = feeder.logits(feeder.judge(IDS[20:25], 20)).copy()
+    changed = IDS[20:25].copy()
+    changed[row] = (changed[row] + 17) % 250
+    found = feeder.logits(feeder.judge(changed, 20))
+    np.testing.assert_array_equal(found[:row], expected[:row])
+    assert np.abs(found[row] - expected[row]).max() > 1e-3, "the changed row itself must notice"
+
+
+def test_top_ids_are_the_argmax_over_real_tokens(context: OrtContext, spec: GraphSpec) -> None:
+    assert spec.padded_vocab_size > spec.vocab_size
+    feeder = Feeder(context)
+    rows = feeder.judge(IDS[:5], 0)
+    np.testing.assert_array_equal(feeder.top_ids(rows), feeder.logits(rows).argmax(axis=-1))
+
+
+def test_contexts_of_one_engine_do_not_see_each_other(engine: OrtEngine) -> None:
+    first, second = engine.new_context(), engine.new_context()
+    Feeder(first).feed(IDS, 0)
+    assert not any(rows.any() for rows in second.cache().values())
+    alone = Feeder(second)
+    after = alone.logits(alone.judge(IDS[:5], 0)).copy()
+    shared = Feeder(first)
+    np.testing.assert_array_equal(shared.logits(shared.judge(IDS[:5], 0)), after)
+
+
+def test_a_failing_run_says_which_graph_and_window(context: OrtContext) -> None:
+    window = stage(context, "step", np.array([10_000]), 0)
+    with pytest.raises(EngineFailed, match=r"target/graph.onnx at step"):
+        context.run(window)
+
+
+def test_use_after_close_is_refused(engine: OrtEngine) -> None:
+    context = engine.new_context()
+    window = context.window("step")
+    context.close()
+    with pytest.raises(WrongState, match="closed"):
+        context.run(window)
+    engine.close()
+    with pytest.raises(WrongState, match="closed"):
+        engine.new_context()
+
+
+def test_a_provider_this_build_lacks_is_named(tiny_bundle: Path, spec: GraphSpec) -> None:
+    with pytest.raises(BackendMissing, match="CUDAExecutionProvider.*specruntime.ort-gpu"):
+        open_engine(spec, tiny_bundle, EngineOptions(provider="cuda"))
+    with pytest.raises(InvalidArgument, match="'gpu' is unknown; expected one of cpu, cuda, tensorrt"):
+        open_engine(spec, tiny_bundle, EngineOptions(provider="gpu"))
+
+
+def test_a_newer_minimum_version_is_refused_with_the_cure(tiny_bundle: Path, spec: GraphSpec) -> None:
+    newer = spec.model_copy(update={"engine": spec.engine.model_copy(update={"minimum_version": "99.1"})})
+    with pytest.raises(BackendIncompatible, match=r"needs 99.1 or newer: pip install 'onnxruntime>=99.1'"):
+        open_engine(newer, tiny_bundle, EngineOptions())
+
+
+def test_a_graph_with_other_inputs_than_the_manifest_is_refused(tiny_bundle: Path, spec: GraphSpec) -> None:
+    fewer = spec.model_copy(update={"inputs": spec.inputs[1:]})
+    with pytest.raises(BackendIncompatible, match=f"disagree on inputs: {spec.inputs[0].name}"):
+        open_engine(fewer, tiny_bundle, EngineOptions())
