@@ -199,7 +199,7 @@ def test_use_after_close_is_refused(engine: OrtEngine) -> None:
 
 
 def test_a_provider_this_build_lacks_is_named(tiny_bundle: Path, spec: GraphSpec) -> None:
-    with pytest.raises(BackendMissing, match="CUDAExecutionProvider.*specruntime.ort-gpu"):
+    with pytest.raises(BackendMissing, match=r"CUDAExecutionProvider.*specruntime\[ort-gpu\]"):
         open_engine(spec, tiny_bundle, EngineOptions(provider="cuda"))
     with pytest.raises(InvalidArgument, match="'gpu' is unknown; expected one of cpu, cuda, tensorrt"):
         open_engine(spec, tiny_bundle, EngineOptions(provider="gpu"))
