@@ -7,10 +7,8 @@ next window, so rolling back is setting an integer and stale cache rows are simp
 text, stop conditions or files.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
 from time import perf_counter
 
 import numpy as np
@@ -19,15 +17,8 @@ from numpy.typing import NDArray
 from specruntime.accept import accept_greedy, accept_match, accept_rejection
 from specruntime.drafts import NOTHING, Draft, Proposal
 from specruntime.engine import Context
-from specruntime.errors import (
-    CapacityExceeded,
-    EmptyPrompt,
-    EngineFailed,
-    InvalidArgument,
-    SessionBusy,
-    SessionPoisoned,
-    WrongState,
-)
+from specruntime.errors import CapacityExceeded, EmptyPrompt, EngineFailed, InvalidArgument, WrongState
+from specruntime.guard import Guard, token_ids
 from specruntime.manifest import Manifest
 from specruntime.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
 from specruntime.statistics import Statistics
@@ -64,9 +55,7 @@ class Session:
         self._cache_length = 0
         self._prompt_length = 0
         self._sampler: Sampler | None = None
-        self._lock = Lock()
-        self._poisoned = False
-        self._closed = False
+        self._guard = Guard()
 
     @property
     def capacity(self) -> int:
@@ -93,7 +82,7 @@ class Session:
     @property
     def poisoned(self) -> bool:
         """An engine call failed, so the cache is undefined: only `reset` and `close` are left."""
-        return self._poisoned
+        return self._guard.poisoned
 
     def append(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
         """Adds prompt tokens [n]; the next round feeds them. Ends the current answer: `begin` the next one.
@@ -101,9 +90,9 @@ class Session:
         Raises `EmptyPrompt` for no ids, `InvalidArgument` for what is not a token id, `CapacityExceeded` when they
         do not all fit the cache. Nothing is added then.
         """
-        with self._exclusive():
-            self._require_sound()
-            added = _token_ids(ids, self._feeder.vocab_size)
+        with self._guard.exclusive():
+            self._guard.require_sound()
+            added = token_ids(ids, self._feeder.vocab_size)
             end = self._length + len(added)
             if end > self.capacity:
                 raise CapacityExceeded(
@@ -119,8 +108,8 @@ class Session:
 
         Raises `EmptyPrompt` when nothing is committed. Always called between `append` or `rewind` and `round`.
         """
-        with self._exclusive():
-            self._require_sound()
+        with self._guard.exclusive():
+            self._guard.require_sound()
             if self._length == 0:
                 raise EmptyPrompt(
                     "the session holds no tokens: append a prompt of at least one token before begin"
@@ -139,15 +128,15 @@ class Session:
         `WrongState` before `begin`, `CapacityExceeded` when no cache row is left, `EngineFailed` when an engine
         fails (the session is poisoned then, its tokens are those before the round).
         """
-        with self._exclusive():
+        with self._guard.exclusive():
             sampler = self._require_answer()
             started = perf_counter()
-            with self._poisoned_by(BaseException):
+            with self._guard.poisoned_by(BaseException):
                 proposal = self._propose(sampler)
                 drafted = perf_counter()
                 rows = self._verify(proposal)
                 verified = perf_counter()
-            with self._poisoned_by(EngineFailed):
+            with self._guard.poisoned_by(EngineFailed):
                 emitted = self._accept(rows, proposal, sampler)
                 logprobs = self._logprobs(rows, emitted, sampler)
                 accepted = perf_counter()
@@ -163,8 +152,8 @@ class Session:
 
         Raises `InvalidArgument` unless 0 <= length <= `self.length`.
         """
-        with self._exclusive():
-            self._require_sound()
+        with self._guard.exclusive():
+            self._guard.require_sound()
             if not 0 <= length <= self._length:
                 raise InvalidArgument(f"cannot rewind to {length}: the session holds {self._length} tokens")
             if self._sampler is not None:
@@ -173,18 +162,18 @@ class Session:
 
     def reset(self) -> None:
         """Forgets every token and heals a poisoned session by zeroing its caches."""
-        with self._exclusive():
-            self._require_open()
+        with self._guard.exclusive():
+            self._guard.require_open()
             self._cut(0)
             self._draft.reset()
-            if self._poisoned:
+            if self._guard.poisoned:
                 self._feeder.context.zero()
-                self._poisoned = False
+                self._guard.poisoned = False
 
     def close(self) -> None:
         """Frees the caches of target and draft. Idempotent."""
-        with self._exclusive():
-            self._closed = True
+        with self._guard.exclusive():
+            self._guard.closed = True
             self._sampler = None
             self._draft.close()
             self._feeder.context.close()
@@ -247,37 +236,8 @@ class Session:
         self._cache_length = min(self._cache_length, max(length - 1, 0))
         self._draft.rewind(length)
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        if not self._lock.acquire(blocking=False):
-            raise SessionBusy("another call is running in this session: use one session per thread")
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    @contextmanager
-    def _poisoned_by(self, errors: type[BaseException]) -> Iterator[None]:
-        """Whatever ends an engine call early leaves cache rows nobody vouches for; so do logits that are no numbers."""
-        try:
-            yield
-        except errors:
-            self._poisoned = True
-            raise
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise WrongState("the session is closed: open a new one")
-
-    def _require_sound(self) -> None:
-        self._require_open()
-        if self._poisoned:
-            raise SessionPoisoned(
-                "an engine call failed in this session: reset it (its tokens are lost) or close it"
-            )
-
     def _require_answer(self) -> Sampler:
-        self._require_sound()
+        self._guard.require_sound()
         if self._sampler is None:
             raise WrongState("no answer has begun since the tokens last changed: call begin before round")
         if self._cache_length >= self.capacity:
@@ -286,21 +246,3 @@ class Session:
                 "reset or rewind the session, or raise `capacity` in the recipe and build again"
             )
         return self._sampler
-
-
-def _token_ids(ids: Sequence[int] | NDArray[np.integer], vocab_size: int) -> NDArray[np.int64]:
-    """Checked ids [n]; raises `EmptyPrompt` or `InvalidArgument` naming the first that is no token."""
-    array = np.asarray(ids)
-    if array.ndim == 1 and array.size == 0:
-        raise EmptyPrompt("no token ids were given: append at least one")
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidArgument(
-            f"token ids are a one-dimensional sequence of integers, found {array.ndim} dimensions of {array.dtype}"
-        )
-    outside = np.flatnonzero((array < 0) | (array >= vocab_size))
-    if outside.size:
-        index = int(outside[0])
-        raise InvalidArgument(
-            f"token id {array[index]} at index {index} is outside the vocabulary of {vocab_size}"
-        )
-    return array.astype(np.int64, copy=False)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.engine import Context, Window
-from specruntime.errors import CapacityExceeded, InvalidArgument
+from specruntime.errors import InvalidArgument
 from specruntime.manifest import GraphSpec, Profile
 from specruntime.statistics import EngineTally
 
@@ -55,15 +55,8 @@ class Feeder:
         return max((w.profile.width for w in self._judging if w.profile.width <= room), default=0)
 
     def feed(self, ids: NDArray[np.int64], start: int) -> Rows:
-        """Feeds ids [n], n >= 1, at cache offset `start` in as many windows as they need; judges the last one.
-
-        Raises `CapacityExceeded` when the cache has fewer than n rows left; nothing has been run then.
-        """
-        if len(ids) > self.capacity - start:
-            raise CapacityExceeded(
-                f"{len(ids)} tokens at cache row {start} pass the capacity of {self.capacity}: "
-                "shorten the prompt, reset the session, or raise `capacity` in the recipe"
-            )
+        """Feeds ids [n] at cache offset `start` in as many windows as they need; judges the last id. n >= 1."""
+        assert 1 <= len(ids) <= self.capacity - start, "sessions and drafts never feed past the cache"
         while True:
             window = self._chunk_window(start, len(ids))
             width = window.profile.width

@@ -79,7 +79,8 @@ class ScriptedContext:
         self.spec = spec
         self.language = language
         self.failing: Callable[[], bool] = lambda: False
-        self.runs: list[str] = []
+        self.runs: list[str] = []  # profiles
+        self.valid: list[int] = []  # query_lengths of each run
         self.closed = False
         self._cache = np.zeros((1, 1, spec.capacity, 2), dtype=np.float32)
         self._windows = {profile.name: _window(profile) for profile in spec.profiles}
@@ -104,6 +105,7 @@ class ScriptedContext:
             rows[:] = 12345.0
             raise EngineFailed("scripted failure")
         assert window.window_mask is not None and window.query_lengths is not None
+        self.valid.append(int(window.query_lengths[0]))
         for index, node in enumerate(window.logits_rows[0]):
             logits = self._logits[window.profile.name][0, index]
             logits.fill(np.nan)

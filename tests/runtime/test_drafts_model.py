@@ -1,5 +1,7 @@
 """The draft model proposes its own continuation and keeps its cache in step with what was committed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from tests.runtime.scripted_engine import (
 )
 
 GREEDY = SamplingParams()
+REJECTION = SamplingParams(temperature=0.8, frequency_penalty=2.0, accept="rejection")
 PROMPT = [5, 9, 2, 40, 7, 11]
 
 
@@ -77,10 +80,10 @@ def test_rewinding_forgets_drafted_rows_that_look_right() -> None:
     drafting = Drafting()
     drafts = drafting.propose()
     drafting.commit(*drafts, 3)
-    drafting.propose()
+    drafts = drafting.propose()
     length = len(PROMPT) + 1
     drafting.proposer.rewind(length)
-    drafting.tokens = [*drafting.tokens[:length], 1, 2, 3]
+    drafting.tokens = [*drafting.tokens[:length], *drafts[:2], 3]
     assert drafting.propose() == drafting.expected(4)
 
 
@@ -115,7 +118,7 @@ def test_match_drafts_with_the_noise_and_penalties_of_the_answer(params: Samplin
 def test_rejection_reports_the_law_each_draft_was_drawn_from() -> None:
     counts = np.zeros(VOCAB)
     for seed in range(300):
-        drafting = Drafting(SamplingParams(temperature=0.8, top_k=5, seed=seed, accept="rejection"), k=2)
+        drafting = Drafting(replace(REJECTION, seed=seed), k=2)
         drafts = drafting.propose()
         laws = drafting.last.probabilities
         assert laws is not None and laws.shape == (2, VOCAB) and laws.dtype == np.float32

@@ -156,7 +156,7 @@ def test_the_cap_wins_over_a_full_cache_at_the_same_token() -> None:
 
 @pytest.mark.parametrize("kind", ["none", "ngram", "model", "table"])
 def test_a_conversation_equals_clean_runs_of_its_turns(kind: str) -> None:
-    drafts = {
+    drafts: dict[str, DraftSpec] = {
         "ngram": NgramDraft(k=4, max_n=2, min_n=1),
         "model": ModelDraft(k=4, graph=draft_spec(capacity=200)),
     }

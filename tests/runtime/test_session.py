@@ -238,6 +238,7 @@ def test_each_window_is_the_narrowest_that_serves() -> None:
     cut = ["prefill", "verify_5"]  # 16 + 4 (the verify window is cheaper than five steps or a padded chunk)
     judged = ["verify_5"] * 4  # rows 20..39
     assert bench.target.runs == cut + judged
+    assert bench.target.valid == [16, 4, 5, 5, 5, 5], "padding is declared"
     assert bench.session.cache_length == 40
     with pytest.raises(CapacityExceeded, match="all 40 rows"):
         bench.session.round()

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from specruntime.drafts.model import ModelProposer
 from specruntime.manifest import DraftSpec, ModelDraft, NgramDraft, NoneDraft
 from specruntime.sampling import SamplingParams
 from tests.runtime.scripted_engine import (
@@ -38,6 +39,7 @@ class Interleaving(RuleBasedStateMachine):
         target = target_spec(verify=(3, 5), prefill=8, capacity=CAPACITY)
         self.bench = Bench(draft, target=target, draft_language=Language(drift=drift))
         self.session = self.bench.session
+        self.proposer = self.session._draft
         self.tokens: list[int] = []  # what must be committed
         self.future: list[int] | None = None  # what the answer must say next, None outside an answer
 
@@ -57,9 +59,10 @@ class Interleaving(RuleBasedStateMachine):
         self.session.begin(params)
         room = CAPACITY + 1 - len(self.tokens)
         self.future = reference_decode(self.bench.language, self.tokens, room, params)
+        self.decode(2)
 
     @precondition(lambda self: self.future)
-    @rule(rounds=st.integers(1, 4))
+    @rule(rounds=st.integers(1, 6))
     def decode(self, rounds: int) -> None:
         for _ in range(rounds):
             if not self.future:
@@ -69,13 +72,15 @@ class Interleaving(RuleBasedStateMachine):
             self.tokens += emitted
             del self.future[: len(emitted)]
 
-    @rule(data=st.data())
-    def rewind(self, data: st.DataObject) -> None:
-        length = data.draw(st.integers(0, len(self.tokens)))
+    @precondition(lambda self: self.tokens)
+    @rule(back=st.integers(0, 12))
+    def rewind(self, back: int) -> None:
+        length = max(0, len(self.tokens) - back)
         self.session.rewind(length)
         del self.tokens[length:]
         self.future = None
 
+    @precondition(lambda self: len(self.tokens) > 40)  # rare, so that long histories are reached
     @rule()
     def reset(self) -> None:
         self.session.reset()
@@ -95,7 +100,11 @@ class Interleaving(RuleBasedStateMachine):
         assert rows <= max(len(self.tokens) - 1, 0)
         if rows:
             assert np.array_equal(self.bench.target.rows(rows), clean_rows(self.tokens[:rows]))
+        if isinstance(self.proposer, ModelProposer) and self.proposer.cache_length:
+            assert self.bench.draft is not None
+            rows = self.proposer.cache_length
+            assert np.array_equal(self.bench.draft.rows(rows), clean_rows(self.tokens[:rows]))
 
 
 TestInterleaving = Interleaving.TestCase
-TestInterleaving.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestInterleaving.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
