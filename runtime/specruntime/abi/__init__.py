@@ -12,7 +12,7 @@ from specruntime.abi.engine_rows import ENGINES, LIBRARY, TEXTS
 from specruntime.abi.enums import AcceptRule, DraftKind, Finish, SessionState
 from specruntime.abi.session_rows import ANSWERS, LIFETIME, READS
 from specruntime.abi.structs import ENUMERATIONS, STRUCTURES
-from specruntime.abi.table import Argument, Entry, Enumeration, Field, Outcome, Structure
+from specruntime.abi.table import ANY_STATE, Argument, Entry, Enumeration, Field, Outcome, Structure
 from specruntime.errors import Status
 
 __all__ = [
@@ -48,13 +48,6 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
 }
 ENTRIES: Mapping[str, Entry] = {entry.name: entry for rows in SECTIONS.values() for entry in rows}
 
-_ANY = (
-    SessionState.EMPTY,
-    SessionState.FILLED,
-    SessionState.ANSWERING,
-    SessionState.ENDED,
-    SessionState.POISONED,
-)
 # What every entry that returns a status may return, where its own row says nothing else of it.
 COMMON = (
     Outcome(Status.OK, ""),
@@ -63,8 +56,10 @@ COMMON = (
         "NULL where it is not allowed, memory of another dtype, not contiguous, read-only or shorter than said, "
         "a negative length, a value out of range",
     ),
-    Outcome(Status.OUT_OF_MEMORY, "no memory for what the call needs; ask for the state", _ANY),
-    Outcome(Status.INTERNAL, "a defect of this library or an interrupt of the host; ask for the state", _ANY),
+    Outcome(Status.OUT_OF_MEMORY, "no memory for what the call needs; ask for the state", ANY_STATE),
+    Outcome(
+        Status.INTERNAL, "a defect of this library or an interrupt of the host; ask for the state", ANY_STATE
+    ),
 )
 
 

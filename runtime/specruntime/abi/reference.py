@@ -62,7 +62,7 @@ def reference() -> str:
         parts.append(f"\n## {title}")
         for entry in entries:
             parts.extend(_entry(entry))
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip("\n") + "\n"
 
 
 def _entry(entry: Entry) -> Iterator[str]:

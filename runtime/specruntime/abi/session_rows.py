@@ -2,7 +2,17 @@
 
 from specruntime.abi.engine_rows import ENGINE, structure_out
 from specruntime.abi.enums import SessionState as State
-from specruntime.abi.table import SHORT_BUFFER, Entry, Outcome, filled, given, result, text_out, value
+from specruntime.abi.table import (
+    ANY_STATE,
+    SHORT_BUFFER,
+    Entry,
+    Outcome,
+    filled,
+    given,
+    result,
+    text_out,
+    value,
+)
 from specruntime.errors import Status
 
 _SESSION = value("session", "spx_session", "from `spx_session_open`")
@@ -26,7 +36,12 @@ _SHORT_ROUND = Outcome(
     Status.BUFFER_TOO_SMALL,
     "`capacity` is below what one round may deliver (`count` tells it); no round was run",
 )
-_BANNED = Outcome(Status.INVALID_ARGUMENT, "an argument as above, or the parameters ban every token")
+_BANNED = Outcome(
+    Status.INVALID_ARGUMENT,
+    "an argument that the call does not take: unchanged; or the parameters ban every token: ANSWERING, or POISONED "
+    "when a draft model met the ban first",
+    ANY_STATE,
+)
 
 LIFETIME = (
     Entry(

@@ -25,6 +25,7 @@ DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "spx_engine": np.dtype(np.int64),
     "spx_session": np.dtype(np.int64),
 }
+ANY_STATE = tuple(state for state in SessionState if state is not SessionState.CLOSED)
 HANDLES = ("spx_engine", "spx_session")
 
 

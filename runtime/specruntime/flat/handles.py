@@ -50,6 +50,11 @@ class Handles:
         with self._lock:
             return self._records.get(handle)
 
+    def holds(self, record: Record) -> bool:
+        """Whether some open handle stands for the record."""
+        with self._lock:
+            return any(kept is record for kept in self._records.values())
+
     def drop(self, record: Record) -> None:
         """Makes the record's handle invalid."""
         with self._lock:

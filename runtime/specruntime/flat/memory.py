@@ -118,18 +118,17 @@ def _array(pointer: object, argument: Argument) -> NDArray[Any]:
     if isinstance(pointer, np.ndarray):
         return pointer
     try:
-        if hasattr(pointer, "__dlpack__"):
-            if pointer.__dlpack_device__()[0] != _HOST:  # type: ignore[attr-defined]  # both or none, says DLPack
-                raise InvalidArgument(
-                    f"{argument.name} lies on a device, expected host memory: copy it first"
-                )
-            return np.from_dlpack(pointer)
-        return np.asarray(memoryview(pointer))  # type: ignore[arg-type]  # anything else is the TypeError below
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        device = pointer.__dlpack_device__()[0] if hasattr(pointer, "__dlpack_device__") else None
+        if device == _HOST:
+            return np.from_dlpack(pointer)  # type: ignore[arg-type]  # the other half of DLPack is __dlpack__
+        if device is None:
+            return np.asarray(memoryview(pointer))  # type: ignore[arg-type]  # anything else is the TypeError below
+    except (AttributeError, TypeError, ValueError, BufferError, RuntimeError) as error:
         raise InvalidArgument(
             f"{argument.name} is of type {_kind(pointer)}, expected host memory: "
             "a numpy array, a buffer or a DLPack tensor"
         ) from error
+    raise InvalidArgument(f"{argument.name} lies on a device, expected host memory: copy it first")
 
 
 def _flat(array: NDArray[Any], argument: Argument) -> NDArray[Any]:
