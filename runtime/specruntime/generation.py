@@ -81,7 +81,7 @@ def generate(
     except InvalidArgument:
         session.rewind(start)
         raise
-    return _deltas(session, _Answer(session, params, text))
+    return _deltas(session, Answer(session, params, text))
 
 
 def complete(
@@ -105,13 +105,16 @@ def complete(
     )
 
 
-def _deltas(session: Session, answer: "_Answer") -> Iterator[Delta]:
+def _deltas(session: Session, answer: "Answer") -> Iterator[Delta]:
     while answer.finish_reason is None:
         yield answer.deliver(session.round())
 
 
-class _Answer:
-    """Where the answer stands: its stop conditions, its text, and where in the session it began."""
+class Answer:
+    """Where an answer stands: its stop conditions, its text, and where in the session it began.
+
+    For callers that drive the rounds themselves: made after `begin`, then fed each round.
+    """
 
     def __init__(self, session: Session, params: SamplingParams, text: Codec | None) -> None:
         self.finish_reason: FinishReason | None = None

@@ -10,7 +10,7 @@ from threading import Lock
 from specruntime.abi import SessionState
 from specruntime.bundle import LoadedBundle
 from specruntime.errors import InvalidArgument, InvalidHandle, SessionBusy, SessionPoisoned, WrongState
-from specruntime.generation import Delta, _Answer
+from specruntime.generation import Answer, Delta
 from specruntime.manifest import NoneDraft
 from specruntime.params import SamplingParams
 from specruntime.sampling import TokenLogprobs
@@ -85,7 +85,7 @@ class SessionRecord:
         self.logprobs: list[TokenLogprobs] | None = None  # of the tokens delivered last
         self.text: str | None = None  # not taken yet; None: the answer is not decoded
         self._round_tokens = round_tokens
-        self._answer: _Answer | None = None
+        self._answer: Answer | None = None
         self._left: int | None = None  # tokens until max_tokens
         self._lock = Lock()
         self._closed = False
@@ -124,7 +124,7 @@ class SessionRecord:
         codec = self.engine.codec if decode_text else None
         self.session.begin(params)
         self.forget_answer()
-        self._answer = _Answer(self.session, params, codec)
+        self._answer = Answer(self.session, params, codec)
         self._left = params.max_tokens
         self.text = "" if decode_text else None
 
