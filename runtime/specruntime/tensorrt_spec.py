@@ -1,0 +1,25 @@
+"""The manifest's description of a TensorRT engine file: what may load it, and how its windows map to profiles."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+
+
+class TensorRTEngine(BaseModel):
+    """An engine file of `tensorrt` or `tensorrt_rtx`.
+
+    `version` built it; another version loads it only with `version_compatible`. `compute_capabilities` ("8.9") are the
+    devices it runs on; empty means every device the library supports. `optimization_profiles` gives the engine's
+    profile index for each of the graph's profiles by name.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["tensorrt", "tensorrt_rtx"]
+    version: str
+    version_compatible: bool = False
+    compute_capabilities: tuple[Annotated[str, Field(pattern=r"^\d+\.\d$")], ...] = ()
+    hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = "none"
+    optimization_profiles: dict[str, NonNegativeInt]
+    stripped_weights_from: str | None = None  # ONNX file inside the bundle that holds the weights
+    weight_streaming: bool = False

@@ -1,0 +1,185 @@
+"""Compiles a lowered ONNX graph into an engine file.
+
+Owns the build itself: configuration, progress, memory, the atomic write. What is asked for has been checked by
+`options`; what came out is judged by `report`.
+"""
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from specexport.tensorrt.errors import CompileFailed, WorkspaceTooSmall
+from specexport.tensorrt.journal import Journal, Progress, open_journal, open_monitor
+from specexport.tensorrt.layers import parse_listing
+from specexport.tensorrt.network import allow_decomposition, parse_network, symbolic_inputs
+from specexport.tensorrt.options import TensorRTBackend
+from specexport.tensorrt.profiles import SymbolicInput, WindowShape, shared_profile, static_profiles
+from specexport.tensorrt.report import EngineReport, ShapeRange, judge, read_network
+from specruntime.engines.tensorrt_library import Library, load_library
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """`windows`: every (width, rows) the runtime will enqueue; `optimum`: the one to tune a shared profile for.
+
+    `split_attention`: attention nodes that lowering wrote as primitive operators, for the report.
+    """
+
+    backend: TensorRTBackend
+    windows: tuple[WindowShape, ...]
+    optimum: WindowShape
+    split_attention: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.optimum in self.windows, f"{self.optimum} is not one of {self.windows}"
+
+
+class CompiledEngine(BaseModel):
+    """A finished engine and the cost of making it; memory is the peak of this process, in bytes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    library: str
+    library_version: str
+    compute_capabilities: tuple[str, ...]
+    seconds: float
+    peak_memory_bytes: int
+    builder_memory_mib: int | None
+    report: EngineReport
+
+
+def compile_engine(
+    onnx_path: Path, engine_path: Path, request: CompileRequest, progress: Progress | None = None
+) -> CompiledEngine:
+    """Builds `engine_path` from `onnx_path`; the file is there when the call returns, or untouched.
+
+    Raises `BackendMissing` without the library, `OperatorUnsupported` for a node that does not parse,
+    `WorkspaceTooSmall` when `workspace_mib` is too small and `CompileFailed` for anything else the builder reports.
+    """
+    library = load_library(request.backend.kind)
+    started = time.monotonic()
+    journal = open_journal(library.module)
+    builder = library.module.Builder(journal.logger)
+    network, _parser = parse_network(library.module, builder, journal.logger, onnx_path)
+    if request.backend.decomposable_attention:
+        allow_decomposition(library.module, network)
+    profiles = _choose_profiles(symbolic_inputs(network), request)
+    config = _configure(library, builder, request.backend, profiles)
+    plan = _build(library.module, builder, network, config, journal, request.backend, progress)
+    _write_atomically(engine_path, plan)
+    facts = read_network(library.module, network)
+    return CompiledEngine(
+        library=library.name,
+        library_version=library.version,
+        compute_capabilities=request.backend.compute_capabilities,
+        seconds=time.monotonic() - started,
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        builder_memory_mib=journal.number("memory allocators: CPU"),
+        report=judge(
+            facts,
+            parse_listing(journal.layers),
+            profiles,
+            engine_bytes=plan.nbytes,
+            weights_bytes=journal.number("Total Weights Memory:") or 0,
+            split_attention=request.split_attention,
+        ),
+    )
+
+
+def _choose_profiles(
+    inputs: Sequence[SymbolicInput], request: CompileRequest
+) -> tuple[dict[str, ShapeRange], ...]:
+    if request.backend.profiles == "per_width":
+        return static_profiles(inputs, request.windows)
+    return (shared_profile(inputs, request.windows, request.optimum),)
+
+
+def _configure(
+    library: Library, builder: Any, backend: TensorRTBackend, profiles: Sequence[dict[str, ShapeRange]]
+) -> Any:
+    trt = library.module
+    config = builder.create_builder_config()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    for shapes in profiles:
+        profile = builder.create_optimization_profile()
+        for name, bounds in shapes.items():
+            profile.set_shape(name, bounds.minimum, bounds.optimum, bounds.maximum)
+        config.add_optimization_profile(profile)
+    if backend.workspace_mib is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, backend.workspace_mib << 20)
+    if backend.optimization_level is not None:
+        config.builder_optimization_level = backend.optimization_level
+    if backend.compute_capabilities:
+        config.num_compute_capabilities = len(backend.compute_capabilities)
+        for index, name in enumerate(backend.compute_capabilities):
+            config.set_compute_capability(getattr(trt.ComputeCapability, name), index)
+    if backend.hardware_compatibility != "none":
+        level = getattr(trt.HardwareCompatibilityLevel, backend.hardware_compatibility.upper())
+        config.hardware_compatibility_level = level
+    for wanted, flag in (
+        (backend.refit, "REFIT"),
+        (backend.strip_weights, "STRIP_PLAN"),
+        (backend.version_compatible, "VERSION_COMPATIBLE"),
+        (backend.weight_streaming, "WEIGHT_STREAMING"),
+        (not backend.timing_cache, "DISABLE_TIMING_CACHE"),
+    ):
+        if wanted:
+            config.set_flag(getattr(trt.BuilderFlag, flag))
+    return config
+
+
+def _build(
+    trt: Any,
+    builder: Any,
+    network: Any,
+    config: Any,
+    journal: Journal,
+    backend: TensorRTBackend,
+    progress: Progress | None,
+) -> Any:
+    """The serialized engine (`IHostMemory`)."""
+    monitor = open_monitor(trt, progress) if progress is not None else None
+    if monitor is not None:
+        config.progress_monitor = monitor
+    plan = builder.build_serialized_network(network, config)
+    if monitor is not None and monitor.error is not None:
+        raise monitor.error
+    if plan is None:
+        raise _build_error(journal.errors, backend)
+    return plan
+
+
+def _build_error(errors: Sequence[str], backend: TensorRTBackend) -> CompileFailed:
+    text = " ".join(" ".join(errors).split())
+    if "within workspace limit" in text:
+        found = (
+            f"backend.workspace_mib: found {backend.workspace_mib}"
+            if backend.workspace_mib
+            else "the workspace"
+        )
+        return WorkspaceTooSmall(f"{found}: no kernel fits; raise backend.workspace_mib or remove the key")
+    if "decomposable" in text.lower() or "attention" in text.lower():
+        return CompileFailed(
+            f"{backend.kind} has no fused kernel for an attention of this graph; expected fp16 or bf16, or set "
+            f"backend.decomposable_attention: true. It said: {text[:400]}"
+        )
+    return CompileFailed(f"{backend.kind} gave no engine: {text[:600] or 'no reason'}")
+
+
+def _write_atomically(path: Path, plan: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(memoryview(plan))
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

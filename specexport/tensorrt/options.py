@@ -1,0 +1,67 @@
+"""The recipe's `backend:` section for `tensorrt` and `tensorrt_rtx`, checked against the capability table.
+
+Owns the keys and their rules. Knows nothing of graphs; needs neither library installed.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from specexport.tensorrt.capability import CAPABILITIES
+
+HardwareCompatibility = Literal["none", "ampere_plus", "same_compute_capability"]
+
+
+class TensorRTBackend(BaseModel):
+    """`backend: {kind: tensorrt_rtx, ...}`. Every key but `kind` has a default that both libraries take."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["tensorrt", "tensorrt_rtx"]
+    profiles: Literal["shared", "per_width"] = Field(
+        "shared",
+        description="shared: one optimization profile from width 1 to the prefill chunk, one copy of the weights; "
+        "per_width: static profiles for the step and verify widths, which brings a second copy of the weights",
+    )
+    workspace_mib: PositiveInt | None = None
+    optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
+    compute_capabilities: tuple[str, ...] = ()
+    timing_cache: bool = False
+    version_compatible: bool = False
+    hardware_compatibility: HardwareCompatibility = "none"
+    refit: bool = False
+    strip_weights: bool = False
+    weight_streaming: bool = False
+    decomposable_attention: bool = False
+    layer_report: bool = False
+
+    @model_validator(mode="after")
+    def _check_offered(self) -> Self:
+        capabilities = CAPABILITIES[self.kind]
+        for key, feature in capabilities.features().items():
+            if key in type(self).model_fields and not feature.offered and self._asks_for(key):
+                raise ValueError(
+                    f"{key}: found {getattr(self, key)!r}, not offered by {self.kind}: {feature.reason}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_compute_capabilities(self) -> Self:
+        known = CAPABILITIES[self.kind].compute_capability_names
+        unknown = [name for name in self.compute_capabilities if name not in known]
+        if unknown and known:
+            raise ValueError(
+                f"compute_capabilities: found {', '.join(unknown)}, expected some of {', '.join(known)}"
+            )
+        return self
+
+    def check_precision(self, precision: str) -> None:
+        """Raises ValueError where `precision` has no fused attention and decomposing was not asked for."""
+        if precision == "fp32" and not self.decomposable_attention:
+            raise ValueError(
+                "precision: found fp32, which has no fused attention kernel in TensorRT; expected fp16 or bf16, or set "
+                "backend.decomposable_attention: true to build slower unfused attention"
+            )
+
+    def _asks_for(self, key: str) -> bool:
+        return bool(getattr(self, key) != type(self).model_fields[key].default)
