@@ -57,15 +57,21 @@ class Checker:
         self._bundle = bundle
         self.max_new_tokens = manifest.check.max_new_tokens if max_new_tokens is None else max_new_tokens
         self._exact = manifest.precision == "fp32"
-        self._k = max(p.width for p in manifest.target.profiles if p.rows == p.width) - 1
+        self._widths = sorted(p.width for p in manifest.target.profiles if p.rows == p.width > 1)
+        self._k = max(self._widths, default=1) - 1
         self._plain = bundle.new_session(speculate=False)
         self._speculative = bundle.new_session()
         if not self._exact:
-            self._empty_wide = bundle.new_session(speculate=False, adapt=self._widen)
-            self._drafting_wide = bundle.new_session(adapt=self._widen)
+            self._empty_wide = self._session_at(self._k + 1, speculate=False)
+            self._drafting_wide = self._session_at(self._k + 1, speculate=True)
 
-    def _widen(self, draft: Draft) -> FullWidthDraft:
-        return FullWidthDraft(draft, self._k)
+    def _session_at(self, width: int, *, speculate: bool) -> Session:
+        """A session whose windows are `width` wide while the cache and the answer's limit have room."""
+
+        def widen(draft: Draft) -> FullWidthDraft:
+            return FullWidthDraft(draft, width - 1)
+
+        return self._bundle.new_session(speculate=speculate, adapt=widen)
 
     def compare(self, prompt: CheckPrompt, law: str) -> list[Comparison]:
         """One comparison in fp32, up to two below it."""
@@ -82,14 +88,22 @@ class Checker:
         return ids, _answer(self._plain, ids, self.greedy)
 
     def diverge(
-        self, ids: list[int], params: SamplingParams, expected: Sequence[int], found: Sequence[int]
+        self,
+        ids: list[int],
+        params: SamplingParams,
+        expected: Sequence[int],
+        found: Sequence[int],
+        session: Session | None = None,
     ) -> Divergence | None:
-        """The first difference, with the logit gap of the plain run there; never excused."""
+        """The first difference, with the logit gap there in the run without drafts; never excused.
+
+        `session` decodes that run; the plain one where it is not given.
+        """
         position = first_difference(expected, found)
         if position is None:
             return None
-        probe = replace(params, max_tokens=position + 1, logprobs=2)
-        rows = _answer(self._plain, ids, probe).logprobs or ()
+        probe = replace(params, logprobs=2)
+        rows = _answer(session or self._plain, ids, probe).logprobs or ()
         gap = rows[position].top[0][1] - rows[position].top[1][1] if position < len(rows) else None
         return Divergence(position, _at(expected, position), _at(found, position), gap)
 
@@ -110,17 +124,28 @@ class Checker:
         moved = replace(params, max_tokens=self.max_new_tokens + self._k)
         expected = _answer(self._empty_wide, ids, moved).token_ids[: self.max_new_tokens]
         found = _answer(self._drafting_wide, ids, moved)
-        divergence = self.diverge(ids, params, expected, found.token_ids[: self.max_new_tokens])
+        cut = found.token_ids[: self.max_new_tokens]
+        divergence = self.diverge(ids, moved, expected, cut, self._empty_wide)
         against = f"plain at width {self._k + 1}"
         return Comparison(prompt, law, against, len(expected), self._acceptance(found), divergence)
 
     def _excuse(self, ids: list[int], divergence: Divergence) -> Divergence:
-        """Excused where the two best logits lie closer than what the width alone changes on the way there."""
-        probe = SamplingParams(max_tokens=divergence.position + 1, logprobs=_COMPARED_LOGITS)
-        narrow, wide = _answer(self._plain, ids, probe), _answer(self._empty_wide, ids, probe)
-        difference = _largest_difference(narrow, wide)
+        """Excused where the two best logits lie closer than what a window's width alone changes on the way there."""
+        difference = max(
+            (self._width_difference(ids, width, divergence) for width in self._widths), default=0.0
+        )
         close = divergence.logit_gap is not None and divergence.logit_gap < difference
         return replace(divergence, width_difference=difference, excused=close)
+
+    def _width_difference(self, ids: list[int], width: int, divergence: Divergence) -> float:
+        """Largest change of a logprob between width 1 and `width`, no drafts in either, up to the divergence."""
+        wide_session = self._session_at(width, speculate=False)
+        probe = SamplingParams(max_tokens=divergence.position + width, logprobs=_COMPARED_LOGITS)
+        try:
+            narrow, wide = _answer(self._plain, ids, probe), _answer(wide_session, ids, probe)
+        finally:
+            wide_session.close()
+        return _largest_difference(narrow, wide, divergence.position + 1)
 
     def _acceptance(self, answer: Completion) -> float | None:
         return None if isinstance(self._bundle.manifest.draft, NoneDraft) else answer.stats.acceptance_length
@@ -157,12 +182,12 @@ def _at(ids: Sequence[int], position: int) -> int | None:
     return ids[position] if position < len(ids) else None
 
 
-def _largest_difference(one: Completion, other: Completion) -> float:
-    """Largest change of a logprob over the rows up to the first where the answers part, that row included."""
-    rows = zip(one.logprobs or (), other.logprobs or (), strict=False)
+def _largest_difference(one: Completion, other: Completion, rows: int) -> float:
+    """Largest change of a logprob over the first `rows`, and no further than where the answers part."""
     parted = first_difference(one.token_ids, other.token_ids)
-    shared = list(rows)[: None if parted is None else parted + 1]
-    return max((_row_difference(a, b) for a, b in shared), default=0.0)
+    shared = rows if parted is None else min(rows, parted + 1)
+    pairs = list(zip(one.logprobs or (), other.logprobs or (), strict=False))[:shared]
+    return max((_row_difference(a, b) for a, b in pairs), default=0.0)
 
 
 def _row_difference(one: TokenLogprobs, other: TokenLogprobs) -> float:

@@ -5,13 +5,13 @@ Importing it loads neither torch nor transformers: commands that need them impor
 
 import click
 
-from specexport.cli.bench import bench
-from specexport.cli.build import build
-from specexport.cli.check import check
-from specexport.cli.schema import schema
-from specruntime.cli.generate import generate
+from specexport.cli.bench import bench_command
+from specexport.cli.build import build_command
+from specexport.cli.check import check_command
+from specexport.cli.schema import schema_command
+from specruntime.cli.generate import generate_command
 from specruntime.cli.group import RefusingGroup
-from specruntime.cli.inspect import inspect
+from specruntime.cli.inspect import inspect_command
 
 
 class SpecexportGroup(RefusingGroup):
@@ -27,5 +27,12 @@ def main() -> None:
     """
 
 
-for command in (build, generate, check, bench, inspect, schema):
+for command in (
+    build_command,
+    generate_command,
+    check_command,
+    bench_command,
+    inspect_command,
+    schema_command,
+):
     main.add_command(command)

@@ -12,7 +12,7 @@ from specruntime.cli.sampling_options import law_options, max_new_tokens_option
 from specruntime.params import SamplingParams
 
 
-@click.command()
+@click.command("bench")
 @bundle_argument
 @click.option(
     "--prompts",
@@ -36,7 +36,7 @@ from specruntime.params import SamplingParams
     "--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draws the speed per prompt."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def bench(
+def bench_command(
     bundle: Path,
     prompts: Path,
     pytorch: bool,

@@ -9,14 +9,14 @@ import click
 from specexport.cli.progress import progress
 
 
-@click.command()
+@click.command("build")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Default: ./<recipe name>.bundle"
 )
 @click.option("--force", is_flag=True, help="Build again even where nothing changed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: bundle, seconds.")
-def build(recipe: Path, output: Path | None, force: bool, as_json: bool) -> None:
+def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool) -> None:
     """Builds the bundle of RECIPE and prints where it is; stages whose inputs did not change are skipped."""
     from specexport.recipe import load_recipe
 

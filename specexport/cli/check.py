@@ -12,13 +12,13 @@ from specruntime.cli.check import print_report
 from specruntime.cli.sampling_options import max_new_tokens_option
 
 
-@click.command()
+@click.command("check")
 @bundle_argument
 @click.option("--pytorch", is_flag=True, help="Also compare greedy answers with the checkpoint in PyTorch.")
 @max_new_tokens_option(default=None)
 @threads_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def check(
+def check_command(
     bundle: Path, pytorch: bool, max_new_tokens: int | None, threads: int | None, as_json: bool
 ) -> None:
     """Decodes the BUNDLE's check prompts with and without drafts, greedy and sampled, and compares every token.

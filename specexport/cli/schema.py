@@ -3,9 +3,9 @@
 import click
 
 
-@click.command()
+@click.command("schema")
 @click.argument("name", type=click.Choice(["recipe", "manifest"]))
-def schema(name: str) -> None:
+def schema_command(name: str) -> None:
     """Prints the JSON schema of a recipe or of a bundle's manifest."""
     from specexport.schemas import render_schema
 

@@ -2,10 +2,10 @@
 
 import click
 
-from specruntime.cli.check import check
-from specruntime.cli.generate import generate
+from specruntime.cli.check import check_command
+from specruntime.cli.generate import generate_command
 from specruntime.cli.group import RefusingGroup
-from specruntime.cli.inspect import inspect
+from specruntime.cli.inspect import inspect_command
 
 
 @click.group(cls=RefusingGroup)
@@ -17,5 +17,5 @@ def main() -> None:
     """
 
 
-for command in (generate, check, inspect):
+for command in (generate_command, check_command, inspect_command):
     main.add_command(command)

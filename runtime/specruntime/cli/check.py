@@ -12,12 +12,12 @@ from specruntime.cli.bundle_options import bundle_argument, engine_options, thre
 from specruntime.cli.sampling_options import max_new_tokens_option
 
 
-@click.command()
+@click.command("check")
 @bundle_argument
 @max_new_tokens_option(default=None)
 @threads_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def check(bundle: Path, max_new_tokens: int | None, threads: int | None, as_json: bool) -> None:
+def check_command(bundle: Path, max_new_tokens: int | None, threads: int | None, as_json: bool) -> None:
     """Decodes the BUNDLE's check prompts with and without drafts, greedy and sampled, and compares every token."""
     with open_bundle(bundle, options=engine_options(threads)) as opened:
         report = check_bundle(

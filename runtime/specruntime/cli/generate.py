@@ -17,7 +17,7 @@ from specruntime.text import TextCodec
 from specruntime.timing import TimedAnswer
 
 
-@click.command()
+@click.command("generate")
 @bundle_argument
 @click.option("--prompt", metavar="TEXT", help="The prompt.")
 @click.option(
@@ -31,7 +31,7 @@ from specruntime.timing import TimedAnswer
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object: text, token_ids, finish_reason, stats."
 )
-def generate(
+def generate_command(
     bundle: Path,
     prompt: str | None,
     prompt_file: Path | None,

@@ -1,0 +1,204 @@
+"""The console script of a host that only runs bundles: what it prints, and how it ends."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import specruntime.cli.generate
+from specruntime import SamplingParams, complete, open_bundle
+from specruntime.cli import main
+from specruntime.cli.sampling_options import sampling_params
+
+PROMPT = "abcabcabc"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def succeed(*arguments: str | Path) -> Result:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refusal(*arguments: str | Path) -> str:
+    """The one line of a command that must be refused."""
+    result = run(*arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def test_the_streamed_text_is_the_answer(tiny_bundle: Path) -> None:
+    with open_bundle(tiny_bundle) as bundle:
+        codec = bundle.tokenizer
+        assert codec is not None
+        answer = complete(bundle.new_session(), codec.encode(PROMPT), SamplingParams(max_tokens=20), codec)
+    result = succeed("generate", tiny_bundle, "--prompt", PROMPT, "--max-new-tokens", "20", "--stats")
+    assert result.stdout == answer.text + "\n"
+    assert "tokens/s" in result.stderr and "outside the engine" in result.stderr
+
+
+def test_json_is_one_object_with_the_answer_and_its_figures(tiny_bundle: Path) -> None:
+    command = (
+        "generate",
+        tiny_bundle,
+        "--prompt",
+        PROMPT,
+        "--max-new-tokens",
+        "12",
+        "--ignore-eos",
+        "--json",
+        "--logprobs",
+        "2",
+    )
+    found = json.loads(succeed(*command).stdout)
+    assert set(found) == {"text", "token_ids", "finish_reason", "stats", "logprobs"}
+    assert len(found["token_ids"]) == len(found["logprobs"]) == 12
+    assert [entry["token"] for entry in found["logprobs"]] == found["token_ids"]
+    assert found["finish_reason"] == "length"
+    stats = found["stats"]
+    assert stats["new_tokens"] == 12 and stats["rounds"] > 0 and stats["proposed"] > 0
+    assert 0 < stats["host_percent"] < 100 and stats["tokens_per_second"] > 0 and stats["ttft_ms"] > 0
+
+
+@pytest.mark.parametrize("law", [[], ["--temperature", "0.8", "--top-p", "0.9", "--seed", "3"]])
+def test_plain_gives_the_same_tokens_in_more_rounds(tiny_bundle: Path, law: list[str]) -> None:
+    command = [
+        "generate",
+        str(tiny_bundle),
+        "--prompt",
+        PROMPT,
+        "--max-new-tokens",
+        "32",
+        "--ignore-eos",
+        "--json",
+        *law,
+    ]
+    speculative, plain = (json.loads(succeed(*command, *more).stdout) for more in ([], ["--plain"]))
+    assert speculative["token_ids"] == plain["token_ids"]
+    assert speculative["stats"]["rounds"] < plain["stats"]["rounds"] == 31
+    assert plain["stats"]["proposed"] == 0
+
+
+def test_a_prompt_may_come_from_a_file_or_from_stdin(tiny_bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(PROMPT)
+    command = ["generate", str(tiny_bundle), "--max-new-tokens", "8"]
+    expected = succeed(*command, "--prompt", PROMPT).stdout
+    assert succeed(*command, "--prompt-file", file).stdout == expected
+    assert CliRunner().invoke(main, [*command, "--prompt-file", "-"], input=PROMPT).stdout == expected
+
+
+def test_the_chat_template_is_applied_when_asked_for(tiny_bundle: Path) -> None:
+    command = ("generate", tiny_bundle, "--prompt", PROMPT, "--max-new-tokens", "8")
+    assert succeed(*command, "--chat").stdout != succeed(*command).stdout
+
+
+def test_every_sampling_option_reaches_the_parameters(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[SamplingParams] = []
+
+    def spy(**options: object) -> SamplingParams:
+        seen.append(sampling_params(**options))  # type: ignore[arg-type]
+        return seen[-1]
+
+    monkeypatch.setattr(specruntime.cli.generate, "sampling_params", spy)
+    options = (
+        "--temperature 0.5 --top-k 7 --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --presence-penalty 0.2 "
+        "--frequency-penalty 0.3 --logit-bias 5=1.5 --logit-bias 6=-inf --seed 4 --stop x --stop yz "
+        "--stop-token-id 9 --max-new-tokens 6 --min-new-tokens 2 --logprobs 1 --ignore-eos --accept rejection"
+    )
+    succeed("generate", tiny_bundle, "--prompt", PROMPT, "--json", *options.split())
+    assert seen == [
+        SamplingParams(
+            temperature=0.5, top_k=7, top_p=0.9, min_p=0.1, repetition_penalty=1.1, presence_penalty=0.2,
+            frequency_penalty=0.3, logit_bias={5: 1.5, 6: float("-inf")}, seed=4, stop=("x", "yz"),
+            stop_token_ids=(9,), max_tokens=6, min_tokens=2, logprobs=1, ignore_eos=True, accept="rejection",
+        )
+    ]  # fmt: skip
+
+
+def test_check_compares_and_prints_a_line_for_each(tiny_bundle: Path) -> None:
+    result = succeed("check", tiny_bundle)
+    assert len(result.stdout.splitlines()) == 4
+    assert all("48 tokens equal to plain" in line for line in result.stdout.splitlines())
+    report = json.loads(succeed("check", tiny_bundle, "--max-new-tokens", "5", "--json").stdout)
+    assert report["passed"] is True
+    assert {comparison["tokens"] for comparison in report["comparisons"]} == {5}
+
+
+def test_inspect_prints_text_or_json(tiny_bundle: Path) -> None:
+    assert succeed("inspect", tiny_bundle).stdout.startswith("tiny-random ")
+    assert json.loads(succeed("inspect", tiny_bundle, "--json").stdout)["name"] == "tiny-random"
+
+
+def test_bad_input_is_refused_in_one_line(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompted = ("generate", tiny_bundle, "--prompt")
+    assert "the prompt is empty, expected some text" in refusal(*prompted, "")
+    assert "the prompt is empty" in refusal(*prompted, " \n ")
+    assert "pass the capacity of 256: shorten the prompt" in refusal(*prompted, "x" * 300)
+    assert "top_p is 3.0, expected a number above 0" in refusal(*prompted, "a", "--top-p", "3")
+    assert "max_tokens is 0, expected" in refusal(*prompted, "a", "--max-new-tokens", "0")
+    missing = tmp_path / "none"
+    assert "build one with: specexport build" in refusal("generate", missing, "--prompt", "a")
+    assert "No such file" in refusal("generate", tiny_bundle, "--prompt-file", missing)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    assert "not UTF-8 text" in refusal("generate", tiny_bundle, "--prompt-file", tmp_path / "binary")
+    for command in ("inspect", "check"):
+        assert "no bundle at" in refusal(command, missing)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate"],
+        ["generate", "some.bundle"],
+        ["generate", "some.bundle", "--prompt", "a", "--prompt-file", "b"],
+        ["generate", "some.bundle", "--prompt", "a", "--tempreature", "1"],
+        ["generate", "some.bundle", "--prompt", "a", "--logit-bias", "five=1"],
+        ["generate", "some.bundle", "--prompt", "a", "--accept", "typical"],
+        ["generrate"],
+    ],
+)
+def test_usage_errors_exit_2(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "Usage:" in result.stderr and "Traceback" not in result.output
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(specruntime.cli.generate, "open_bundle", fail)
+
+
+def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, KeyboardInterrupt())
+    result = run("generate", "some.bundle", "--prompt", "a")
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError("two\nlines"), "unexpected RuntimeError: two lines; set SPECRUNTIME_DEBUG=1"),
+        (OSError(errno.EACCES, "Permission denied", "model.bin"), "model.bin: Permission denied"),
+        (MemoryError(), "out of memory"),
+    ],
+)
+def test_no_error_prints_a_traceback_unless_asked(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
+) -> None:
+    fail_with(monkeypatch, error)
+    assert line in refusal("generate", "some.bundle", "--prompt", "a")
+    monkeypatch.setenv("SPECRUNTIME_DEBUG", "1")
+    assert run("generate", "some.bundle", "--prompt", "a").exception is error

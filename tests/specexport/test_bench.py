@@ -1,0 +1,248 @@
+"""`specexport bench`: its JSON, what its figures mean, and that unequal output cannot pass for a speed-up."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specexport.bench.measurement import Measurement, Mode, Run, combine, measure_session
+from specexport.bench.memory import MemoryUse, measure_memory
+from specexport.bench.prompts import BenchPrompt, load_prompts
+from specexport.bench.report import BenchReport, render_report
+from specexport.cli import main
+from specruntime import EngineOptions, load_manifest, open_bundle
+from specruntime.errors import EngineFailed, InvalidArgument
+from tests.conftest import RECIPES
+
+RUN_KEYS = {
+    "prompt", "mode", "prompt_tokens", "new_tokens", "ttft_ms", "tokens_per_second", "rounds", "proposed", "accepted",
+    "acceptance_length", "output_sha256",
+}  # fmt: skip
+SUMMARY_KEYS = {"speedup_vs_plain", "speedup_vs_pytorch", "acceptance_length", "peak_rss_mb"}
+PROMPT = BenchPrompt("p", "text", "copy")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    lines = ({"id": "a", "category": "copy", "prompt": "abc abc abc"}, {"id": "b", "prompt": "xyz"})
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n\n")
+    return path
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def measured(*arguments: str | Path) -> dict[str, Any]:
+    result = run("bench", *arguments, "--repeat", "2", "--max-new-tokens", "16", "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_one_object_with_a_run_per_prompt_and_mode(tiny_bundle: Path, prompts: Path) -> None:
+    found = measured(tiny_bundle, "--prompts", prompts)
+    assert {"machine", "bundle", "runs", "step_ms", "summary"} <= found.keys()
+    assert [(r["prompt"], r["mode"]) for r in found["runs"]] == [
+        (prompt, mode) for prompt in "ab" for mode in ("plain", "speculative")
+    ]
+    for entry in found["runs"]:
+        assert entry.keys() >= RUN_KEYS
+        assert (
+            entry["new_tokens"] == 1 + entry["rounds"] + entry["accepted"] or entry["mode"] == "speculative"
+        )
+        assert entry["tokens_per_second"] == pytest.approx(1e3 * entry["new_tokens"] / entry["total_ms"])
+        assert 0 < entry["host_percent"] < 100
+    assert set(found["step_ms"]) == {"1", "5", "16", "32"}
+    assert set(found["draft_step_ms"]) == {"1", "2", "16", "32"}
+    summary = found["summary"]
+    assert summary.keys() >= SUMMARY_KEYS and summary["outputs_equal"] is True
+    assert set(summary["categories"]) == {"copy", "all"}
+    assert summary["speedup_vs_plain"] > 0 and summary["speedup_vs_pytorch"] is None
+    assert summary["acceptance_length"] > 1
+    assert found["machine"]["threads"] == 1, "what the recipe says"
+
+
+@pytest.mark.slow
+def test_pytorch_runs_eager_and_compiled_with_the_same_tokens(tiny_bundle: Path, prompts: Path) -> None:
+    found = measured(tiny_bundle, "--prompts", prompts, "--pytorch")
+    modes = {r["mode"] for r in found["runs"]}
+    assert modes == {"plain", "speculative", "pytorch", "pytorch-compiled"}
+    for prompt in "ab":
+        assert len({r["output_sha256"] for r in found["runs"] if r["prompt"] == prompt}) == 1
+    summary = found["summary"]
+    assert summary["speedup_vs_pytorch"] > 0 and summary["speedup_vs_pytorch_compiled"] > 0
+
+
+def test_sampled_output_is_that_of_plain_sampling(tiny_bundle: Path, prompts: Path) -> None:
+    law = ("--temperature", "0.7", "--top-p", "0.9", "--seed", "3")
+    found = measured(tiny_bundle, "--prompts", prompts, *law)
+    assert found["settings"]["temperature"] == 0.7
+    assert found["summary"]["outputs_equal"] is True
+    greedy = measured(tiny_bundle, "--prompts", prompts)
+    assert [r["output_sha256"] for r in found["runs"]] != [r["output_sha256"] for r in greedy["runs"]]
+
+
+def test_a_plot_is_drawn_or_refused_before_anything_is_measured(
+    tiny_bundle: Path, prompts: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "speed.png"
+    assert measured(tiny_bundle, "--prompts", prompts, "--plot", plot)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    result = run("bench", tmp_path / "none.bundle", "--prompts", prompts, "--plot", tmp_path / "speed.bmp")
+    assert result.exit_code == 1 and "expected a name that ends with .png" in result.stderr
+
+
+def test_output_that_differs_from_plain_exits_1_and_names_it(
+    tiny_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong_when_drafting(session: Any, *rest: Any) -> Measurement:
+        found = measure_session(session, *rest)
+        if found.proposed == 0:
+            return found
+        return replace(found, token_ids=(*found.token_ids[:-1], 0))
+
+    monkeypatch.setattr("specexport.bench.run.measure_session", wrong_when_drafting)
+    result = run("bench", tiny_bundle, "--prompts", prompts, "--repeat", "1", "--max-new-tokens", "16")
+    assert result.exit_code == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: not the tokens of plain decoding: a (speculative), b (speculative)")
+
+
+def measurement(seconds: float, **changes: Any) -> Measurement:
+    values: dict[str, Any] = {
+        "token_ids": (1, 2, 3),
+        "first_seconds": 0.5,
+        "rounds": 2,
+        "engine_seconds": 0.9,
+    }
+    return Measurement(seconds=seconds, **{**values, **changes})
+
+
+def test_times_are_medians_and_counters_those_of_any_repeat() -> None:
+    run = combine(PROMPT, "plain", 7, [measurement(s) for s in (1.0, 9.0, 1.5)])
+    assert (run.total_ms, run.ttft_ms, run.repeats, run.new_tokens) == (1500.0, 500.0, 3, 3)
+    assert run.tokens_per_second == pytest.approx(2.0)
+    assert run.decode_tokens_per_second == pytest.approx(2.0)
+    assert run.host_percent == pytest.approx(40.0)
+
+
+def test_repeats_that_differ_are_refused() -> None:
+    repeats = [measurement(1.0), measurement(1.0, token_ids=(1, 2, 4))]
+    with pytest.raises(EngineFailed, match="plain answered prompt p differently when asked again"):
+        combine(PROMPT, "plain", 7, repeats)
+
+
+def test_pytorch_has_no_host_share() -> None:
+    assert combine(PROMPT, "pytorch", 7, [measurement(1.0, engine_seconds=None)]).host_percent is None
+
+
+@pytest.fixture
+def report() -> Callable[..., BenchReport]:
+    def make(temperature: float = 0.0, **tokens: tuple[int, ...]) -> BenchReport:
+        seconds: dict[Mode, float] = {
+            "plain": 3.0,
+            "speculative": 1.5,
+            "pytorch": 6.0,
+            "pytorch-compiled": 4.5,
+        }
+        runs: list[Run] = [
+            combine(
+                PROMPT, mode, 7, [measurement(s, token_ids=tokens.get(mode.replace("-", "_"), (1, 2, 3)))]
+            )
+            for mode, s in seconds.items()
+        ]
+        machine = {"processor": "any", "cores": 2, "threads": 2}
+        memory = MemoryUse(100.0, 200.0, 90.0, 5.0)
+        return BenchReport(
+            machine, "x.bundle", {"temperature": temperature}, tuple(runs), {"target": {"1": 2.0}}, memory
+        )
+
+    return make
+
+
+def test_speed_ups_are_ratios_of_measured_time(report: Callable[..., BenchReport]) -> None:
+    summary = report().summary()
+    assert summary["speedup_vs_plain"] == pytest.approx(2.0)
+    assert summary["speedup_vs_pytorch"] == pytest.approx(4.0)
+    assert summary["speedup_vs_pytorch_compiled"] == pytest.approx(3.0)
+    assert summary["plain_speedup_vs_pytorch"] == pytest.approx(2.0)
+    assert "4.00x" in render_report(report())
+
+
+def test_any_greedy_mode_must_agree_but_sampled_pytorch_draws_its_own_noise(
+    report: Callable[..., BenchReport],
+) -> None:
+    assert [r.mode for r in report(pytorch=(1, 2, 9)).differing()] == ["pytorch"]
+    assert report(temperature=0.7, pytorch=(1, 2, 9)).differing() == []
+    assert [r.mode for r in report(temperature=0.7, speculative=(1, 9, 9)).differing()] == ["speculative"]
+
+
+def test_memory_is_measured_in_a_process_that_only_decodes(tiny_bundle: Path) -> None:
+    use = measure_memory(tiny_bundle, load_manifest(tiny_bundle), threads=1)
+    assert use.session_mb is not None and use.peak_rss_mb is not None
+    assert 0 < use.weights_mb + use.kv_mb < use.session_mb < use.peak_rss_mb
+    assert use.peak_rss_mb < 300, "the build side was imported"
+
+
+def test_a_process_that_fails_is_reported(tiny_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="no bundle at"):
+        measure_memory(tmp_path / "none", load_manifest(tiny_bundle))
+
+
+def test_the_prompts_that_ship_are_readable() -> None:
+    prompts = load_prompts(RECIPES / "prompts" / "bench.jsonl")
+    assert {prompt.category for prompt in prompts} >= {"edit", "copy", "quote", "chat", "story"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no prompts"),
+        ("{", "line 1 is not JSON"),
+        ("[1]", "line 1 is a list, expected an object"),
+        ('{"id": "a"}', "line 1: `prompt` is None"),
+        ('{"id": "a", "prompt": " "}', "line 1: `prompt` is ' '"),
+        ('{"id": "a", "promt": "x"}', "line 1: unknown key 'promt', allowed: category, id, prompt"),
+        ('{"id": "a", "prompt": "x", "category": 3}', "line 1: `category` is 3"),
+        ('{"id": "a", "prompt": "x"}\n{"id": "a", "prompt": "y"}', "line 2: the id 'a' is there twice"),
+    ],
+)
+def test_a_bad_prompts_file_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(text)
+    with pytest.raises(InvalidArgument, match=message):
+        load_prompts(path)
+
+
+def test_bad_input_is_refused_in_one_line(tiny_bundle: Path, prompts: Path, tmp_path: Path) -> None:
+    def refusal(*arguments: str | Path) -> str:
+        result = run("bench", *arguments)
+        assert result.exit_code == 1, result.output
+        return result.stderr.splitlines()[-1]
+
+    missing = refusal(tiny_bundle, "--prompts", tmp_path / "none")
+    assert missing.startswith("error: the prompts file") and "No such file" in missing
+    assert "no bundle at" in refusal(tmp_path / "none", "--prompts", prompts)
+    assert "lower --max-new-tokens" in refusal(tiny_bundle, "--prompts", prompts, "--max-new-tokens", "250")
+    assert "temperature is -1.0" in refusal(tiny_bundle, "--prompts", prompts, "--temperature", "-1")
+
+
+def test_threads_are_those_of_the_option(
+    tiny_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[EngineOptions] = []
+
+    def spy(path: Path, **options: Any) -> Any:
+        seen.append(options["options"])
+        return open_bundle(path, **options)
+
+    monkeypatch.setattr("specexport.bench.run.open_bundle", spy)
+    found = measured(tiny_bundle, "--prompts", prompts, "--threads", "2")
+    assert seen == [EngineOptions(threads=2)] and found["machine"]["threads"] == 2
