@@ -4,12 +4,13 @@ The order of stages and nothing else; each stage is a function of its own module
 """
 
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from shutil import copyfile, copytree
 
 import yaml
 
-from specexport.build_record import BuiltGraph, build_record, bundle_manifest
+from specexport.build_record import LIBRARIES, BuiltGraph, build_record, bundle_manifest
 from specexport.bundle_writer import BUILD_RECORD_NAME, staged_bundle, write_build_record, write_manifest
 from specexport.canonical_graph import CanonicalGraph, canonical_key, code_digest, export_canonical
 from specexport.checkpoint import Checkpoint, load_checkpoint, source_digest
@@ -52,10 +53,8 @@ def build(
         return output
     stages = _Stages(recipe, force, announce)
     canonical = _export(recipe, checkpoints, force)
-    graphs = {
-        name: stages.compile(name, graph, checkpoints.loader(name)) for name, graph in canonical.items()
-    }
     checkpoints.release()
+    graphs = {name: stages.compile(name, graph) for name, graph in canonical.items()}
     announce("writing the bundle")
     with staged_bundle(output) as root:
         for name, graph in graphs.items():
@@ -106,14 +105,14 @@ class _Stages:
         self._force = force
         self._announce = announce
 
-    def compile(self, name: str, canonical: CanonicalGraph, load: Callable[[], Checkpoint]) -> BuiltGraph:
+    def compile(self, name: str, canonical: CanonicalGraph) -> BuiltGraph:
         recipe = self._recipe
         self._announce(f"compiling the {name} for {recipe.backend.kind}")
         compiled = compile_graph(
             canonical, recipe.backend, profiles=_profiles(recipe, name), batch=recipe.batch, force=self._force
         )
         self._announce(f"checking the {name} against PyTorch")
-        report = check_parity(compiled, load, tokens=recipe.parity.tokens, force=self._force)
+        report = check_parity(compiled, force=self._force)
         require_parity(report, recipe.parity.tolerance, name)
         return BuiltGraph(compiled, report)
 
@@ -123,8 +122,11 @@ def _export(recipe: Recipe, checkpoints: _Checkpoints, force: bool) -> dict[str,
     capacities = {"target": recipe.capacity, "draft": recipe.draft_capacity}
     graphs = {}
     for name, digest in checkpoints.digests.items():
-        key = canonical_key(digest, precision=recipe.precision, capacity=capacities[name])
-        graphs[name] = export_canonical(key, checkpoints.loader(name), capacity=capacities[name], force=force)
+        tokens, capacity = recipe.parity.tokens, capacities[name]
+        key = canonical_key(digest, precision=recipe.precision, capacity=capacity, reference_tokens=tokens)
+        graphs[name] = export_canonical(
+            key, checkpoints.loader(name), capacity=capacity, reference_tokens=tokens, force=force
+        )
     sides = [(graph.name, graph.tokenizer, graph.facts.vocab_size) for graph in graphs.values()]
     for draft in sides[1:]:
         require_shared_vocabulary(sides[0], draft)
@@ -139,11 +141,9 @@ def _profiles(recipe: Recipe, name: str) -> tuple[Profile, ...]:
 
 def _build_key(recipe: Recipe, checkpoints: _Checkpoints) -> str:
     """Of everything that decides the bundle: recipe, checkpoints, code and libraries."""
-    graphs = [
-        canonical_key(digest, precision=recipe.precision, capacity=recipe.capacity)
-        for digest in checkpoints.digests.values()
-    ]
-    return text_sha256("|".join([recipe.model_dump_json(), code_digest("**/*.py"), *graphs]))
+    libraries = [f"{name} {version(name)}" for name in LIBRARIES]
+    digests = [recipe.model_dump_json(), code_digest("**/*.py"), *checkpoints.digests.values(), *libraries]
+    return text_sha256("|".join(digests))
 
 
 def _is_current(output: Path, key: str) -> bool:

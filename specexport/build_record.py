@@ -25,7 +25,17 @@ from specruntime.manifest import (
 )
 from specruntime.manifest import ModelDraft as ModelDraftSpec
 
-_LIBRARIES = ("specexport", "specruntime", "torch", "transformers", "onnx", "onnxruntime", "optimum")
+LIBRARIES = (
+    "specexport",
+    "specruntime",
+    "torch",
+    "transformers",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "onnxruntime",
+    "optimum",
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class BuiltGraph:
 
 def build_record(recipe: Recipe, graphs: Mapping[str, BuiltGraph], root: Path) -> dict[str, object]:
     """Versions, parity, passes and step times of the graphs already copied to `root`."""
-    versions = {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES}
+    versions = {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
     return {
         "machine": {"processor": platform.processor() or platform.machine(), "system": platform.platform()},
         "versions": versions,

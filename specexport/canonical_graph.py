@@ -4,6 +4,7 @@ Kept under a key of everything that went into it, so that a build with an unchan
 weights into PyTorch and traces nothing.
 """
 
+import gc
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ import specexport
 from specexport.checkpoint import Checkpoint, check_context
 from specexport.export import check_supported, freeze_rope, trace_graph
 from specexport.graph_files import GraphFacts, save_graph
+from specexport.parity_reference import save_reference, take_reference
 from specexport.quiet import quiet
 from specexport.sources.cache import cache_directory, cached_entry, discard_entry, file_sha256, text_sha256
 
@@ -38,13 +40,14 @@ class CanonicalGraph:
     rope: str | None
 
 
-def canonical_key(digest: str, *, precision: str, capacity: int) -> str:
-    """Hex digest of all that decides a canonical graph's bytes; `digest` is the checkpoint's."""
+def canonical_key(digest: str, *, precision: str, capacity: int, reference_tokens: int) -> str:
+    """Hex digest of all that decides a canonical graph and its reference; `digest` is the checkpoint's."""
     parts = {
         "checkpoint": digest,
         "precision": precision,
         "capacity": capacity,
-        "code": code_digest("export/*.py", "graph_files.py", "canonical_graph.py"),
+        "reference_tokens": reference_tokens,
+        "code": code_digest("export/*.py", "graph_files.py", "canonical_graph.py", "parity_reference.py"),
         **{library: version(library) for library in _LIBRARIES},
     }
     return text_sha256(json.dumps(parts, sort_keys=True))
@@ -59,23 +62,31 @@ def code_digest(*patterns: str) -> str:
 
 
 def export_canonical(
-    key: str, load: Callable[[], Checkpoint], *, capacity: int, force: bool = False
+    key: str, load: Callable[[], Checkpoint], *, capacity: int, reference_tokens: int, force: bool = False
 ) -> CanonicalGraph:
-    """The canonical graph of `key`; `load` is called only when the cache does not hold it intact (or `force`).
+    """The canonical graph of `key`, and `reference_tokens` positions of what PyTorch computes (at most the capacity).
+
+    `load` is called only when the cache does not hold them intact (or `force`).
 
     Raises `CheckpointUnsupported` or `SourceError`.
     """
     place = cache_directory() / "canonical" / key
     if force or not is_intact(place):
         discard_entry(place)
-    return _read_entry(cached_entry(place, lambda directory: _write_entry(load(), directory, capacity)), key)
+    cached_entry(place, lambda directory: _write_entry(load(), directory, capacity, reference_tokens))
+    gc.collect()  # the traced program is full of cycles that hold tensors
+    return _read_entry(place, key)
 
 
-def _write_entry(checkpoint: Checkpoint, directory: Path, capacity: int) -> None:
+def _write_entry(checkpoint: Checkpoint, directory: Path, capacity: int, reference_tokens: int) -> None:
     check_context(checkpoint, capacity)
     with quiet():
         layout = check_supported(checkpoint.model)
         rope = freeze_rope(checkpoint.model, capacity)
+        tokens = min(reference_tokens, capacity)
+        save_reference(
+            take_reference(checkpoint.model, vocab_size=checkpoint.vocab_size, tokens=tokens), directory
+        )
         traced = trace_graph(checkpoint.model, layout, capacity=capacity, vocab_size=checkpoint.vocab_size)
         save_graph(traced.model, directory)
     if checkpoint.tokenizer is not None:

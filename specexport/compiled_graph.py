@@ -1,7 +1,7 @@
 """A backend's variant of a canonical graph, kept in the cache, and its parity with PyTorch."""
 
+import gc
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -9,10 +9,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from specexport.canonical_graph import RECORD_NAME, CanonicalGraph, code_digest, is_intact, write_record
-from specexport.checkpoint import Checkpoint
-from specexport.export import freeze_rope
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME, describe_graph, save_graph
 from specexport.parity import ParityReport, measure_parity
+from specexport.parity_reference import load_reference
 from specexport.passes import PassReport, run_passes
 from specexport.passes.onnxruntime import onnxruntime_passes
 from specexport.quiet import quiet
@@ -57,6 +56,7 @@ def compile_graph(
     if force or not is_intact(place):
         discard_entry(place)
     cached_entry(place, lambda directory: _write_entry(canonical, backend, directory))
+    gc.collect()  # graph nodes and values point at each other: the rewritten weights would outlive the build
     record = json.loads((place / RECORD_NAME).read_text())
     spec = GraphSpec.model_validate_json(json.dumps(record["spec"]))
     engine = spec.engine.model_copy(update={"threads": backend.threads})
@@ -83,19 +83,14 @@ def _write_entry(canonical: CanonicalGraph, backend: Backend, directory: Path) -
     )
 
 
-def check_parity(
-    graph: CompiledGraph, load: Callable[[], Checkpoint], *, tokens: int, force: bool = False
-) -> ParityReport:
+def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
     """Parity of a compiled graph at its profiles, measured once per key and kept beside the graphs."""
     profiles = [(profile.width, profile.rows) for profile in graph.spec.profiles]
-    place = cache_directory() / "parity" / text_sha256(json.dumps([graph.key, profiles, tokens]))
+    place = cache_directory() / "parity" / text_sha256(json.dumps([graph.key, profiles]))
     if force:
         discard_entry(place)
-
-    def fill(directory: Path) -> None:
-        write_record(directory, asdict(_run_parity(graph, load(), tokens)))
-
-    record = json.loads((cached_entry(place, fill) / RECORD_NAME).read_text())
+    cached_entry(place, lambda directory: write_record(directory, asdict(_run_parity(graph))))
+    record = json.loads((place / RECORD_NAME).read_text())
     return ParityReport(
         record["logit_difference"],
         tuple(record["layer_difference"]),
@@ -104,16 +99,14 @@ def check_parity(
     )
 
 
-def _run_parity(graph: CompiledGraph, checkpoint: Checkpoint, tokens: int) -> ParityReport:
-    freeze_rope(checkpoint.model, graph.spec.capacity)
+def _run_parity(graph: CompiledGraph) -> ParityReport:
     engine = open_engine(
         graph.spec.model_copy(update={"batch": 1}), graph.directory, EngineOptions(provider="cpu")
     )
     try:
         context = engine.new_context()
         try:
-            with quiet():
-                return measure_parity(context, checkpoint.model, tokens)
+            return measure_parity(context, load_reference(graph.canonical.directory))
         finally:
             context.close()
     finally:

@@ -1,0 +1,68 @@
+"""What eager PyTorch computes for a fixed random token sequence, kept beside the canonical graph.
+
+Taken once while the checkpoint is loaded for its export, so that no later stage needs the weights in PyTorch again.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+REFERENCE_NAME = "reference.npz"
+_SEED = 20240601
+
+
+@dataclass(frozen=True)
+class ParityReference:
+    """`ids` [T]; `logits` [T, vocab] of real tokens; `keys` and `values` per layer [kv_heads, T, head_dim]."""
+
+    ids: NDArray[np.int64]
+    logits: NDArray[np.float32]
+    keys: tuple[NDArray[np.float32], ...]
+    values: tuple[NDArray[np.float32], ...]
+
+
+def take_reference(model: PreTrainedModel, *, vocab_size: int, tokens: int) -> ParityReference:
+    """One forward pass over `tokens` random ids; sliding windows are applied by mask, so every row is kept."""
+    ids = np.random.default_rng(_SEED).integers(0, vocab_size, tokens)
+    cache = DynamicCache()
+    with torch.no_grad():
+        logits = model(input_ids=torch.from_numpy(ids)[None], past_key_values=cache, use_cache=True).logits
+    layers = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
+    return ParityReference(
+        ids,
+        logits[0, :, :vocab_size].float().numpy(),
+        tuple(_rows(layer.keys) for layer in layers),
+        tuple(_rows(layer.values) for layer in layers),
+    )
+
+
+def _rows(tensor: torch.Tensor | None) -> NDArray[np.float32]:
+    assert tensor is not None, "the pass above filled every layer"
+    rows: NDArray[np.float32] = tensor[0].float().numpy()
+    return rows
+
+
+def save_reference(reference: ParityReference, directory: Path) -> None:
+    """Writes `REFERENCE_NAME` into `directory`."""
+    rows = {f"key.{n}": key for n, key in enumerate(reference.keys)}
+    rows |= {f"value.{n}": value for n, value in enumerate(reference.values)}
+    np.savez(
+        directory / REFERENCE_NAME, allow_pickle=False, ids=reference.ids, logits=reference.logits, **rows
+    )
+
+
+def load_reference(directory: Path) -> ParityReference:
+    """What `save_reference` wrote."""
+    with np.load(directory / REFERENCE_NAME, allow_pickle=False) as file:
+        layers = sum(name.startswith("key.") for name in file.files)
+        return ParityReference(
+            file["ids"],
+            file["logits"],
+            tuple(file[f"key.{n}"] for n in range(layers)),
+            tuple(file[f"value.{n}"] for n in range(layers)),
+        )
