@@ -16,13 +16,17 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
 
 from specexport.errors import CheckpointUnsupported
+from specexport.export.sinks import attention_with_sinks
 
 IMPLEMENTATION = "specexport"
 FULL_WINDOW = 0
 WINDOW_PROPERTY = "specexport.sliding_window"
 """Metadata key on each `Attention` node: rows a query may look back, or `FULL_WINDOW`."""
 
-_IGNORED_OPTIONS = frozenset({"dropout", "sliding_window", "use_cache", "cache_position", "output_attentions"})
+_IGNORED_OPTIONS = frozenset({"dropout", "sliding_window", "use_cache", "cache_position", "position_ids"})
+_EXPERTS = "batched_mm"
+"""Mixture of experts as a gather of each token's experts: no loop over experts that depends on the data."""
+
 _PROBE = (0, 1, 2, 3, 5, 8, 13, 31, 64, 200)
 
 
@@ -63,11 +67,13 @@ class ScatterCache(Cache):
         self._cache_length = cache_length
         self.present: list[tuple[Tensor, Tensor] | None] = [None] * len(self._past)
 
-    def update(  # type: ignore[override]
+    def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         if self.present[layer_idx] is not None:
-            raise CheckpointUnsupported(f"layer {layer_idx} writes its KV cache twice in one forward pass; expected once")
+            raise CheckpointUnsupported(
+                f"layer {layer_idx} writes its KV cache twice in one forward pass; expected once"
+            )
         past_key, past_value = self._past[layer_idx]
         present = (self._scatter(past_key, key_states), self._scatter(past_value, value_states))
         self.present[layer_idx] = present
@@ -154,11 +160,14 @@ def _sliding_window(mask_function: Callable[..., object], local_size: int | None
             try:
                 found = bool(mask_function(0, 0, torch.tensor(query), torch.tensor(key)))
             except (IndexError, RuntimeError, TypeError) as error:
-                raise CheckpointUnsupported(f"the model's attention mask depends on more than positions ({error})") from None
+                raise CheckpointUnsupported(
+                    f"the model's attention mask depends on more than positions ({error}); expected a causal or "
+                    "sliding-window mask"
+                ) from None
             if found != expected:
                 raise CheckpointUnsupported(
-                    f"the model's attention mask {'shows' if found else 'hides'} key {key} to query {query}; expected a "
-                    f"causal mask{f' over a sliding window of {size}' if size else ''}: chunked, prefix and "
+                    f"the model's attention mask {'shows' if found else 'hides'} key {key} to query {query}; expected "
+                    f"a causal mask{f' over a sliding window of {size}' if size else ''}: chunked, prefix and "
                     "bidirectional masks are not supported"
                 )
     return size
@@ -172,32 +181,41 @@ def window_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
     """query [B, heads, W, head_dim], key and value [B, kv_heads, capacity, head_dim] -> [B, W, heads, head_dim]."""
-    for name, option in kwargs.items():
-        if name not in _IGNORED_OPTIONS and isinstance(option, Tensor) and name != "position_ids":
-            raise CheckpointUnsupported(f"attention takes the tensor '{name}' in {type(module).__name__}; the graph has no input for it")
-    known = _window.get().masks.get(id(attention_mask))
-    if known is None:
-        raise CheckpointUnsupported(
-            f"{type(module).__name__} changes the attention mask before use; expected the mask of its layer kind unchanged"
-        )
-    attributes: dict[str, int | float | str | bool] = {"is_causal": 0}
-    if scaling is not None:
-        attributes["scale"] = float(scaling)
-    if softcap:
-        attributes["softcap"] = float(softcap)
+    sliding_window = _checked_window(module, attention_mask, kwargs)
+    if s_aux is not None:
+        assert attention_mask is not None
+        return attention_with_sinks(query, key, value, attention_mask, s_aux, scaling, softcap), None
+    scale = {} if scaling is None else {"scale": float(scaling)}
+    cap = {"softcap": float(softcap)} if softcap else {}
     output = torch.onnx.ops.symbolic(
         "Attention",
         [query, key, value, attention_mask],
-        attributes,
+        {"is_causal": 0, **scale, **cap},
         dtype=query.dtype,
         shape=(*query.shape[:3], value.shape[-1]),
         version=24,
-        metadata_props={WINDOW_PROPERTY: str(known[1])},
+        metadata_props={WINDOW_PROPERTY: str(sliding_window)},
     )
     return output.transpose(1, 2), None
+
+
+def _checked_window(module: torch.nn.Module, mask: Tensor | None, options: dict[str, object]) -> int:
+    """The sliding window of the mask that a layer attends with; refuses what the graph has no place for."""
+    for name, option in options.items():
+        if name not in _IGNORED_OPTIONS and isinstance(option, Tensor):
+            raise CheckpointUnsupported(
+                f"attention in {type(module).__name__} takes the tensor '{name}'; the graph has no input for it"
+            )
+    known = _window.get().masks.get(id(mask))
+    if known is None:
+        raise CheckpointUnsupported(
+            f"{type(module).__name__} changes the attention mask before use; expected the mask of its layer kind"
+        )
+    return known[1]
 
 
 class RowSelectingHead(torch.nn.Module):
@@ -218,11 +236,15 @@ def adapted(model: PreTrainedModel) -> Iterator[None]:
     AttentionInterface.register(IMPLEMENTATION, window_attention)
     AttentionMaskInterface.register(IMPLEMENTATION, window_attention_mask)
     head = model.get_output_embeddings()
-    previous = model.config._attn_implementation
+    attention, experts = model.config._attn_implementation, model.get_experts_implementation()
     model.set_attn_implementation(IMPLEMENTATION)
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation(_EXPERTS)
     model.set_output_embeddings(RowSelectingHead(head))
     try:
         yield
     finally:
         model.set_output_embeddings(head)
-        model.set_attn_implementation(previous)
+        if model._can_set_experts_implementation():
+            model.set_experts_implementation(experts)
+        model.set_attn_implementation(attention)

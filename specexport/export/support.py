@@ -36,13 +36,18 @@ def check_supported(model: PreTrainedModel) -> CacheLayout:
     config = model.config
     name = config.model_type
     if getattr(config, "is_encoder_decoder", False):
-        raise CheckpointUnsupported(f"{name} is an encoder-decoder; expected a decoder-only causal language model")
+        raise CheckpointUnsupported(
+            f"{name} is an encoder-decoder; expected a decoder-only causal language model"
+        )
     odd = sorted(set(getattr(config, "layer_types", None) or ()) - _ATTENTION_LAYERS)
     if odd:
-        raise CheckpointUnsupported(f"{name} has layers of kind {', '.join(odd)}; expected {', '.join(sorted(_ATTENTION_LAYERS))} only")
+        raise CheckpointUnsupported(
+            f"{name} has layers of kind {', '.join(odd)}; expected {', '.join(sorted(_ATTENTION_LAYERS))} only"
+        )
     if not getattr(model, "_supports_attention_backend", False):
         raise CheckpointUnsupported(
-            f"{name} computes attention without transformers' attention interface; expected an architecture that supports it"
+            f"{name} computes attention without transformers' attention interface; expected an architecture that "
+            "supports it (docs/architectures.md)"
         )
     if model.get_output_embeddings() is None:
         raise CheckpointUnsupported(f"{name} has no LM head; expected a causal language model")
@@ -51,16 +56,22 @@ def check_supported(model: PreTrainedModel) -> CacheLayout:
 
 def _measure_cache(model: PreTrainedModel) -> CacheLayout:
     cache = DynamicCache()
-    with torch.no_grad():
-        model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.zeros(1, 1, dtype=torch.long), cache=cache, use_cache=True)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise CheckpointUnsupported(
+            f"{model.config.model_type} does not decode one token in PyTorch: {' '.join(str(error).split())[:200]}; "
+            "check the sizes in its config"
+        ) from None
     expected = model.config.num_hidden_layers
     shapes: list[tuple[int, int]] = []
     for index, layer in enumerate(cache.layers):
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
         if keys is None or values is None or keys.ndim != 4 or keys.shape != values.shape:
             raise CheckpointUnsupported(
-                f"{model.config.model_type} layer {index} keeps no KV cache of [heads, rows, head_dim]; expected one key and one "
-                "value tensor of the same shape per layer"
+                f"{model.config.model_type} layer {index} keeps no KV cache of [heads, rows, head_dim]; expected one "
+                "key and one value tensor of the same shape per layer"
             )
         shapes.append((keys.shape[1], keys.shape[3]))
     if len(shapes) != expected:
@@ -72,8 +83,9 @@ def _measure_cache(model: PreTrainedModel) -> CacheLayout:
 
 
 def freeze_rope(model: PreTrainedModel, capacity: int) -> str | None:
-    """Fixes length-dependent rotary factors for `capacity`, in place; what was chosen, or None where nothing depends on length.
+    """Fixes length-dependent rotary factors for `capacity`, in place.
 
+    Returns what was chosen, in words, or None where nothing depends on length.
     Long-rope switches between two factor sets by the longest position seen. A padded window would flip it, so the set
     is chosen once. Dynamic NTK scaling changes with every token and is refused.
     """
@@ -92,17 +104,20 @@ def freeze_rope(model: PreTrainedModel, capacity: int) -> str | None:
             if kind == "longrope":
                 chosen = _freeze_longrope(module, layer_type, capacity)
         if chosen is not None:
-            module.rope_type = {key: _STATIC_ROPE for key in kinds} if isinstance(rope_type, dict) else _STATIC_ROPE  # type: ignore[assignment]
+            static = dict.fromkeys(kinds, _STATIC_ROPE) if isinstance(rope_type, dict) else _STATIC_ROPE
+            module.rope_type = static  # type: ignore[assignment]
     return chosen
 
 
 def _freeze_longrope(module: torch.nn.Module, layer_type: str | None, capacity: int) -> str:
     config = module.config
     parameters = config.rope_parameters[layer_type] if layer_type else config.rope_parameters  # type: ignore[index,union-attr]
-    original = int(parameters["original_max_position_embeddings"])  # type: ignore[index,arg-type]
+    original = int(parameters["original_max_position_embeddings"])  # type: ignore[index]
     use_long = capacity > original
     prefix = f"{layer_type}_" if layer_type else ""
     length = original + 1 if use_long else original
-    inv_freq, _ = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=length, layer_type=layer_type)
+    inv_freq, _ = ROPE_INIT_FUNCTIONS["longrope"](
+        config, torch.device("cpu"), seq_len=length, layer_type=layer_type
+    )
     getattr(module, f"{prefix}inv_freq").copy_(inv_freq)
     return f"longrope: {'long' if use_long else 'short'} factors (capacity {capacity}, original context {original})"

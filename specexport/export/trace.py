@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from specexport.errors import CheckpointUnsupported
 from specexport.export.adapter import ScatterCache, WindowInputs, adapted, window_inputs
 from specexport.export.support import CacheLayout
+from specexport.export.trace_errors import unsupported
 
 OPSET = 24
 _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS = 2, 5, 3
@@ -48,19 +49,25 @@ class _WindowForward(nn.Module):
         past: list[Tensor],  # 2 x layers of [B, kv_heads, capacity, head_dim]
     ) -> tuple[Tensor, ...]:
         cache = ScatterCache(past[0::2], past[1::2], cache_length)
-        with window_inputs(WindowInputs(position_ids, cache_length, window_mask, logits_rows, self._capacity)):
-            output = self.model(input_ids=input_ids, position_ids=position_ids, past_key_values=cache, use_cache=True)
+        with window_inputs(
+            WindowInputs(position_ids, cache_length, window_mask, logits_rows, self._capacity)
+        ):
+            output = self.model(input_ids=input_ids, position_ids=position_ids, cache=cache, use_cache=True)
         logits = output.logits.float()  # [B, R, padded_vocab]
         top_ids = torch.argmax(logits[..., : self._vocab_size], dim=-1)
         present: list[Tensor] = []
         for layer, pair in enumerate(cache.present):
             if pair is None:
-                raise CheckpointUnsupported(f"layer {layer} never writes its KV cache; expected one write per layer")
+                raise CheckpointUnsupported(
+                    f"layer {layer} never writes its KV cache; expected one write per layer"
+                )
             present.extend(pair)
         return (logits, top_ids, *present)
 
 
-def trace_graph(model: PreTrainedModel, layout: CacheLayout, *, capacity: int, vocab_size: int) -> TracedGraph:
+def trace_graph(
+    model: PreTrainedModel, layout: CacheLayout, *, capacity: int, vocab_size: int
+) -> TracedGraph:
     """Exports `model` with symbolic batch, width and logit rows, and a cache of `capacity` rows.
 
     `vocab_size` is the number of real tokens: `top_ids` never names a padded one. Raises `CheckpointUnsupported` when
@@ -78,27 +85,44 @@ def trace_graph(model: PreTrainedModel, layout: CacheLayout, *, capacity: int, v
         "past": [{0: batch} for _ in names],
     }
     with adapted(model), torch.no_grad():
-        program = torch.onnx.export(
-            wrapper,
-            _example(layout, capacity, model.dtype),
-            dynamo=True,
-            opset_version=OPSET,
-            dynamic_shapes=shapes,
-            input_names=[*list(shapes)[:-1], *(f"past_{name}" for name in names)],
-            output_names=["logits", "top_ids", *(f"present_{name}" for name in names)],
-            verbose=False,
-        )
-    if program is None:
-        raise CheckpointUnsupported(f"{model.config.model_type} could not be traced by torch.onnx.export")
+        try:
+            program = torch.onnx.export(
+                wrapper,
+                _example(layout, capacity, model.dtype),
+                dynamo=True,
+                opset_version=OPSET,
+                dynamic_shapes=shapes,
+                input_names=[*list(shapes)[:-1], *(f"past_{name}" for name in names)],
+                output_names=["logits", "top_ids", *(f"present_{name}" for name in names)],
+                verbose=False,
+            )
+        except (
+            Exception
+        ) as error:  # the tracer and the converter raise many classes, all of them about this model
+            raise unsupported(model.config.model_type, error) from None
+    assert program is not None, "torch.onnx.export returns None only when it writes a file"
+    _require_symbolic(program.model.graph, model.config.model_type)
     padded = model.get_output_embeddings().weight.shape[0]
     return TracedGraph(program.model, layout, capacity, vocab_size, int(padded))
 
 
+def _require_symbolic(graph: ir.Graph, model_type: str) -> None:
+    """The tracer fixes a dimension without a word where the model computes with its example's size."""
+    expected = {"input_ids": ("B", "W"), "cache_length": ("B",), "logits_rows": ("B", "R")}
+    for value in graph.inputs:
+        dims = expected.get(value.name or "", ())
+        found = tuple(str(dim) for dim in value.shape or ())
+        if dims and found != dims:
+            raise CheckpointUnsupported(
+                f"{model_type} fixes {value.name} to [{', '.join(found)}] in its own code; expected a model that takes "
+                f"any [{', '.join(dims)}]"
+            )
+
+
 def _example(layout: CacheLayout, capacity: int, dtype: torch.dtype) -> tuple[Tensor | list[Tensor], ...]:
     batch, width, rows = _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS
-    past = [
-        torch.zeros(batch, *layout.shape(layer, capacity), dtype=dtype) for layer in range(layout.layers) for _ in range(2)
-    ]
+    shapes = [layout.shape(layer, capacity) for layer in range(layout.layers)]
+    past = [torch.zeros(batch, *shape, dtype=dtype) for shape in shapes for _ in range(2)]
     return (
         torch.zeros(batch, width, dtype=torch.long),
         torch.arange(width).repeat(batch, 1),

@@ -1,7 +1,7 @@
 """Reshapes and transposes that undo each other are removed: heads stay flat from projection to attention."""
 
-import onnx_ir as ir
 import numpy as np
+import onnx_ir as ir
 
 from specexport.passes import PassReport
 

@@ -51,7 +51,8 @@ class GroupQueryAttention:
         if not matches:
             return PassReport(self.name, 0, tuple(reasons) or ("no Attention node in the graph",))
         if reasons:
-            return PassReport(self.name, 0, (*reasons, "all attention nodes must match, or the window mask stays needed"))
+            left = "all attention nodes must match, or the window mask stays needed"
+            return PassReport(self.name, 0, (*reasons, left))
         lengths = _add_lengths(graph)
         for match in matches:
             _rewrite(graph, match, lengths)
@@ -81,7 +82,9 @@ def _add_lengths(graph: ir.Graph) -> _Lengths:
     by_name = {value.name: value for value in graph.inputs}
     query = ir.Value(name=QUERY_LENGTHS, shape=ir.Shape(["B"]), type=ir.TensorType(ir.DataType.INT32))
     graph.inputs.append(query)
-    one = ir.Value(name="query_lengths_one", const_value=ir.tensor(np.array(1, np.int32), name="query_lengths_one"))
+    one = ir.Value(
+        name="query_lengths_one", const_value=ir.tensor(np.array(1, np.int32), name="query_lengths_one")
+    )
     graph.register_initializer(one)
     committed = ir.node("Cast", [by_name["cache_length"]], attributes={"to": ir.DataType.INT32})
     total = ir.node("Add", [committed.outputs[0], query])
@@ -121,8 +124,7 @@ def _rewrite(graph: ir.Graph, match: _Match, lengths: _Lengths) -> None:
     )
     graph.insert_before(attention, node)
     flat_output, present = node.outputs[0], node.outputs[1:]
-    flat_output.dtype = query.dtype
-    flat_output.shape = ir.Shape([query.shape[0], query.shape[2], heads * head_dim])
+    _describe(flat_output, query.type, [query.shape[0], query.shape[2], heads * head_dim])
     _replace(attention.outputs[0], _from_flat(graph, attention, flat_output, query.shape))
     for scatter, value in zip((match.scatter_key, match.scatter_value), present, strict=True):
         _replace(scatter.outputs[0], value)
@@ -147,12 +149,11 @@ def _attributes(attention: ir.Node, heads: int, kv_heads: int, head_dim: int) ->
 def _to_flat(graph: ir.Graph, before: ir.Node, value: ir.Value | None, size: int) -> ir.Value:
     """[B, heads, W, head_dim] -> [B, W, heads * head_dim]."""
     assert value is not None and value.shape is not None
+    swapped = [value.shape[axis] for axis in _HEADS_FIRST]
     rows_first = ir.node("Transpose", [value], attributes={"perm": _HEADS_FIRST})
-    rows_first.outputs[0].dtype = value.dtype
-    rows_first.outputs[0].shape = ir.Shape([value.shape[axis] for axis in _HEADS_FIRST])
+    _describe(rows_first.outputs[0], value.type, swapped)
     flat = ir.node("Reshape", [rows_first.outputs[0], _constant(graph, (0, 0, size))])
-    flat.outputs[0].dtype = value.dtype
-    flat.outputs[0].shape = ir.Shape([value.shape[0], value.shape[2], size])
+    _describe(flat.outputs[0], value.type, [value.shape[0], value.shape[2], size])
     graph.insert_before(before, [rows_first, flat])
     return flat.outputs[0]
 
@@ -161,13 +162,15 @@ def _from_flat(graph: ir.Graph, before: ir.Node, flat: ir.Value, shape: ir.Shape
     """[B, W, heads * head_dim] -> [B, heads, W, head_dim]."""
     heads, head_dim = int(shape[1]), int(shape[3])  # type: ignore[arg-type]
     split = ir.node("Reshape", [flat, _constant(graph, (0, 0, heads, head_dim))])
-    split.outputs[0].dtype = flat.dtype
-    split.outputs[0].shape = ir.Shape([shape[axis] for axis in _HEADS_FIRST])
+    _describe(split.outputs[0], flat.type, [shape[axis] for axis in _HEADS_FIRST])
     heads_first = ir.node("Transpose", [split.outputs[0]], attributes={"perm": _HEADS_FIRST})
-    heads_first.outputs[0].dtype = flat.dtype
-    heads_first.outputs[0].shape = shape
+    _describe(heads_first.outputs[0], flat.type, list(shape))
     graph.insert_before(before, [split, heads_first])
     return heads_first.outputs[0]
+
+
+def _describe(value: ir.Value, kind: ir.TypeProtocol | None, dims: list[int | ir.SymbolicDim]) -> None:
+    value.type, value.shape = kind, ir.Shape(dims)
 
 
 def _constant(graph: ir.Graph, shape: tuple[int, ...]) -> ir.Value:
@@ -184,5 +187,5 @@ def _replace(old: ir.Value, new: ir.Value) -> None:
     """Every use of `old`, a graph output included, reads `new`, which takes its name, shape and type."""
     name = old.name
     old.name, new.name = f"{name}_replaced", name
-    new.dtype, new.shape = old.dtype, old.shape
+    new.type, new.shape = old.type, old.shape
     old.replace_all_uses_with(new, replace_graph_outputs=True)

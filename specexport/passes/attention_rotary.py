@@ -1,0 +1,113 @@
+"""`RotaryEmbedding` of query and key moves into `GroupQueryAttention`, which rotates by tables of [capacity, half].
+
+The kernel takes a row's position from the cache length, which is right for chain windows, the only ones it serves.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from specexport.passes import PassReport
+from specexport.passes.position_tables import tabulate
+
+_PAST_KEY, _COS, _SIN = 3, 7, 8
+_HEAD_SIZE_UNIT = 16
+
+
+class RotateInAttention:
+    name = "rotate-in-attention"
+    requires = "GroupQueryAttention over chain windows: row i at position cache_length + i"
+    ensures = "no RotaryEmbedding on query or key where it fired, and no use of position_ids for them"
+
+    def __call__(self, model: ir.Model) -> PassReport:
+        tables = _Tables(model)
+        changed, reasons = 0, []
+        for node in list(model.graph):
+            if node.op_type != "GroupQueryAttention" or node.domain != "com.microsoft":
+                continue
+            reason = _fold(node, tables)
+            if reason is None:
+                changed += 1
+            else:
+                reasons.append(f"{node.name}: {reason}")
+        return PassReport(
+            self.name, changed, tuple(reasons) or (() if changed else ("no GroupQueryAttention",))
+        )
+
+
+@dataclass
+class _Tables:
+    """Rotary tables as initializers of the graph, one pair per pair of graph values."""
+
+    model: ir.Model
+    _known: dict[tuple[int, ...], tuple[ir.Value, ir.Value] | str] = field(default_factory=dict)
+
+    def of(self, rotary: ir.Node, capacity: int) -> tuple[ir.Value, ir.Value] | str:
+        positions, cos, sin = rotary.inputs[1:4]
+        assert positions is not None and cos is not None and sin is not None
+        key = (id(positions), id(cos), id(sin), capacity)
+        if key not in self._known:
+            self._known[key] = self._make((positions, cos, sin), capacity)
+        return self._known[key]
+
+    def _make(self, sources: tuple[ir.Value, ...], capacity: int) -> tuple[ir.Value, ir.Value] | str:
+        graph = self.model.graph
+        found = tabulate(graph, dict(self.model.opset_imports), sources, capacity)
+        if isinstance(found, str):
+            return f"its rotary table cannot be a constant: {found}"
+        positions, cos, sin = found
+        rows = positions.reshape(-1).astype(np.int64)
+        if rows.size == 1:  # one offset: row i reads entry offset + i
+            rows = rows[0] + np.arange(capacity)
+        number = len(self._known)
+        return tuple(  # type: ignore[return-value]
+            _initializer(graph, f"rotary_{kind}.{number}", table[rows])
+            for kind, table in (("cos", cos), ("sin", sin))
+        )
+
+
+def _fold(attention: ir.Node, tables: _Tables) -> str | None:
+    """Rewrites one node; the reason where it cannot."""
+    rotations = [_rotary(value) for value in attention.inputs[:2]]
+    query, key = rotations
+    if query is None and key is None:
+        return "query and key are not rotated"
+    if query is None or key is None or query.inputs[1:4] != key.inputs[1:4]:
+        return "query and key are not rotated alike by RotaryEmbedding"
+    if _style(query) != _style(key) or query.attributes.get_float("scale", 1.0) != 1.0:
+        return "query and key are rotated in different styles"
+    past = attention.inputs[_PAST_KEY]
+    assert past is not None and past.shape is not None
+    if int(past.shape[3]) % _HEAD_SIZE_UNIT:  # type: ignore[arg-type]
+        return f"head size {past.shape[3]} is not a multiple of {_HEAD_SIZE_UNIT}, which the kernel asks for to rotate"
+    found = tables.of(query, int(past.shape[2]))  # type: ignore[arg-type]
+    if isinstance(found, str):
+        return found
+    attention.replace_input_with(0, query.inputs[0])
+    attention.replace_input_with(1, key.inputs[0])
+    for index, table in zip((_COS, _SIN), found, strict=True):
+        attention.replace_input_with(index, table)
+    attention.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)
+    attention.attributes["rotary_interleaved"] = ir.AttrInt64("rotary_interleaved", _style(query))
+    return None
+
+
+def _rotary(value: ir.Value | None) -> ir.Node | None:
+    node = value.producer() if value is not None else None
+    matches = node is not None and (node.op_type, node.domain) == ("RotaryEmbedding", "com.microsoft")
+    return node if matches else None
+
+
+def _style(rotary: ir.Node) -> int:
+    return rotary.attributes.get_int("interleaved", 0)
+
+
+def _initializer(graph: ir.Graph, name: str, array: NDArray[np.generic]) -> ir.Value:
+    tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+    value = ir.Value(
+        name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
