@@ -19,6 +19,7 @@ from specexport.errors import SourceError
 from specexport.export import freeze_rope
 from specexport.quiet import quiet
 from specexport.recipe import Recipe, load_recipe
+from specruntime.errors import EngineFailed
 from specruntime.params import SamplingParams
 
 ReferenceMode = Literal["pytorch", "pytorch-compiled"]
@@ -72,8 +73,17 @@ class PytorchReference:
         return ReferenceAnswer(tuple(output[0, len(ids) :].tolist()), clock.first_token - started, seconds)
 
     def warm_up(self, ids: list[int], max_new_tokens: int, mode: ReferenceMode) -> None:
-        """Answers the longest prompt once: a static cache takes its size, and compiles for it, here."""
-        self.answer(ids, SamplingParams(), max_new_tokens, mode)
+        """Answers the longest prompt once: a static cache takes its size, and compiles for it, here.
+
+        Raises `EngineFailed` when PyTorch cannot compile on this machine.
+        """
+        try:
+            self.answer(ids, SamplingParams(), max_new_tokens, mode)
+        except Exception as error:  # torch.compile raises whatever its compiler stack raises
+            reason = " ".join(str(error).split())[:200]
+            raise EngineFailed(
+                f"PyTorch cannot run as {mode} here: {reason}; install a C++ compiler, or measure without --pytorch"
+            ) from error
         self.answer(ids[: len(ids) // 2 + 1], SamplingParams(), min(8, max_new_tokens), mode)
 
     def _config(self, params: SamplingParams, max_new_tokens: int, mode: ReferenceMode) -> GenerationConfig:

@@ -14,6 +14,7 @@ from specexport.errors import SourceError
 from specexport.reference import PytorchReference
 from specruntime import SamplingParams, complete, open_bundle
 from specruntime.check import check_bundle
+from specruntime.errors import EngineFailed
 
 
 def run(*arguments: str | Path) -> Result:
@@ -72,3 +73,18 @@ def test_the_compiled_reference_gives_the_same_tokens_and_never_the_padded_tail(
     assert (
         sampled.token_ids == reference.answer(prompt, SamplingParams(temperature=5.0, seed=1), 64).token_ids
     )
+
+
+def test_a_machine_that_cannot_compile_says_what_to_do(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = PytorchReference.of_bundle(tiny_bundle, threads=1)
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no compiler\nfound")
+
+    monkeypatch.setattr(reference, "answer", fail)
+    with pytest.raises(
+        EngineFailed, match="no compiler found; install a C\\+\\+ compiler, or measure without --pytorch"
+    ):
+        reference.warm_up([1, 2], 4, "pytorch-compiled")
