@@ -1,0 +1,92 @@
+"""Device memory offered to other libraries by DLPack (version 0.8, the unversioned capsule).
+
+Owns the C structures. The memory stays the context's: a consumer must be done with it before the context runs again
+or closes.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+_CUDA = 2
+_KINDS = {
+    "float32": (2, 32),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "int64": (0, 64),
+    "int32": (0, 32),
+    "bool": (6, 8),
+}
+
+
+class _Device(ctypes.Structure):
+    _fields_ = (("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _ManagedTensor(ctypes.Structure):
+    pass
+
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_ManagedTensor))
+_ManagedTensor._fields_ = [("dl_tensor", _Tensor), ("manager_ctx", ctypes.c_void_p), ("deleter", _DELETER)]
+
+# Exported tensors by address, until the consumer calls the deleter.
+_exported: dict[int, tuple[object, ...]] = {}
+
+
+def _forget(managed: Any) -> None:
+    _exported.pop(ctypes.addressof(managed.contents), None)
+
+
+_delete = _DELETER(_forget)
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+@dataclass(frozen=True)
+class DeviceTensor:
+    """A contiguous tensor in device memory, for `torch.from_dlpack` and the like; valid until its context closes."""
+
+    address: int
+    dtype: str
+    shape: tuple[int, ...]
+    device: int = 0
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CUDA, self.device
+
+    def __dlpack__(self, *, stream: int | None = None, **_: object) -> Any:
+        """A "dltensor" capsule. Runs are synchronised before they return, so no stream has to wait."""
+        code, bits = _KINDS[self.dtype]
+        shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
+        managed = _ManagedTensor()
+        managed.dl_tensor = _Tensor(
+            self.address,
+            _Device(_CUDA, self.device),
+            len(self.shape),
+            _DataType(code, bits, 1),
+            shape,
+            None,
+            0,
+        )
+        managed.deleter = _delete
+        _exported[ctypes.addressof(managed)] = (managed, shape)
+        return _new_capsule(ctypes.addressof(managed), b"dltensor", None)

@@ -1,0 +1,177 @@
+"""One session on a TensorRT engine: every address bound once, every width replayed from a captured CUDA graph.
+
+All buffers are allocated and all profiles run once when the context is made; a run is then one graph launch that
+uploads the staged window, executes, and downloads `top_ids`. Logits stay on the device until asked for.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.engine import Window
+from specruntime.engines.device import Arena, Device
+from specruntime.engines.dlpack import DeviceTensor
+from specruntime.engines.tensor_layout import HOST_TYPES, bytes_of, cached_inputs, shape_of
+from specruntime.engines.tensorrt_profile import BoundProfile
+from specruntime.errors import EngineFailed, OutOfMemory, WrongState
+from specruntime.manifest import GraphSpec, TensorSpec
+
+
+class TrtContext:
+    """KV cache, staging buffers and captured graphs of one session. Not thread-safe.
+
+    `replays` counts graph launches by profile; 0 for every profile where the library does not allow capture.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        device: Device,
+        spec: GraphSpec,
+        errors: Sequence[str],
+        config: Any,
+    ) -> None:
+        self.spec = spec
+        self.replays = {profile.name: 0 for profile in spec.profiles}
+        self._device = device
+        self._failed = False
+        self._profiles: dict[str, BoundProfile] = {}
+        self._arena: Arena | None = Arena(device)
+        try:
+            self._caches = _allocate_caches(self._arena, spec)
+            addresses = _cache_addresses(spec, self._caches)
+            for profile in spec.profiles:
+                bound = BoundProfile(engine, self._arena, spec, profile, addresses, errors, config)
+                self._profiles[profile.name] = bound
+            self._share_scratch()
+            self._warm_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def window(self, profile: str) -> Window:
+        return self._profiles[profile].window
+
+    def run(self, window: Window) -> None:
+        arena = self._open()
+        bound = self._profiles[window.profile.name]
+        with _Poisoning(self):
+            self._device.make_current()
+            if bound.graph is None:
+                bound.enqueue()
+            else:
+                arena.launch(bound.graph)
+                self.replays[window.profile.name] += 1
+            arena.synchronize()
+
+    def logits(self, window: Window) -> NDArray[np.float32]:
+        arena = self._open()
+        bound = self._profiles[window.profile.name]
+        with _Poisoning(self):
+            self._device.make_current()
+            arena.download(bound.logits_bytes, bound.addresses["logits"])
+            arena.synchronize()
+        return bound.logits
+
+    def cache(self) -> dict[str, NDArray[np.generic]]:
+        """Copies of the device's cache rows; bfloat16 is widened to float32, which numpy knows."""
+        return {tensor.name: self._copy_out(tensor) for tensor in cached_inputs(self.spec)}
+
+    def device_cache(self) -> dict[str, DeviceTensor]:
+        """The cache rows where they are, for libraries that take DLPack; valid until `close`."""
+        self._open()
+        return {
+            tensor.name: DeviceTensor(
+                self._caches[tensor.name], tensor.dtype, shape_of(tensor, self.spec, None)
+            )
+            for tensor in cached_inputs(self.spec)
+        }
+
+    def device_logits(self, window: Window) -> DeviceTensor:
+        """[B, R, padded_vocab] of the last run of this window, on the device; valid until the next run."""
+        self._open()
+        bound = self._profiles[window.profile.name]
+        return DeviceTensor(bound.addresses["logits"], "float32", bound.logits.shape)
+
+    def zero(self) -> None:
+        arena = self._open(after_failure=True)
+        self._device.make_current()
+        for tensor in cached_inputs(self.spec):
+            arena.zero(self._caches[tensor.name], bytes_of(tensor, self.spec, None))
+        arena.synchronize()
+        self._failed = False
+
+    def close(self) -> None:
+        arena, self._arena = self._arena, None
+        self._profiles = {}  # execution contexts go before the memory they point into
+        if arena is not None:
+            arena.close()
+
+    def fail(self) -> None:
+        """Refuses further runs until `zero`: an error was reported and the cache is undefined."""
+        self._failed = True
+
+    def _open(self, *, after_failure: bool = False) -> Arena:
+        if self._arena is None:
+            raise WrongState("the context is closed; take a new session")
+        if self._failed and not after_failure:
+            raise EngineFailed("an earlier call on this context failed; reset the session, or close it")
+        return self._arena
+
+    def _share_scratch(self) -> None:
+        """One activation block for all profiles: they run one after the other on one stream."""
+        assert self._arena is not None
+        size = max(bound.scratch_bytes() for bound in self._profiles.values())
+        address = self._arena.allocate(size)
+        for bound in self._profiles.values():
+            bound.execution.set_device_memory(address, max(size, 1))
+
+    def _warm_up(self) -> None:
+        """Runs every profile, then captures it: kernels are loaded and nothing is allocated later."""
+        assert self._arena is not None
+        for bound in self._profiles.values():
+            bound.enqueue()
+            self._arena.synchronize()
+            if bound.execution.is_stream_capturable(int(self._arena.stream)):
+                bound.graph = self._arena.capture(bound.enqueue)
+        self.zero()
+
+    def _copy_out(self, tensor: TensorSpec) -> NDArray[np.generic]:
+        arena = self._open()
+        raw = np.empty(bytes_of(tensor, self.spec, None), np.uint8)
+        with _Poisoning(self):
+            self._device.make_current()
+            arena.download(raw, self._caches[tensor.name])
+            arena.synchronize()
+        rows = raw.view(HOST_TYPES[tensor.dtype]).reshape(shape_of(tensor, self.spec, None))
+        return (rows.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "bfloat16" else rows
+
+
+class _Poisoning:
+    """Marks the context as failed when a device call inside raises."""
+
+    def __init__(self, context: TrtContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is not None:
+            self._context.fail()
+
+
+def _allocate_caches(arena: Arena, spec: GraphSpec) -> dict[str, int]:
+    try:
+        return {tensor.name: arena.allocate(bytes_of(tensor, spec, None)) for tensor in cached_inputs(spec)}
+    except OutOfMemory as error:
+        raise OutOfMemory(
+            f"no device memory for the KV cache of {spec.file} at capacity {spec.capacity} ({error}): lower `capacity` "
+            "in the recipe or close other sessions"
+        ) from None
+
+
+def _cache_addresses(spec: GraphSpec, caches: dict[str, int]) -> dict[str, int]:
+    """Each cache under both its names: past and present are one buffer."""
+    return {**caches, **{pair.output: caches[pair.input] for pair in spec.aliases}}

@@ -1,0 +1,73 @@
+"""A tiny lowered graph as an engine file of the stand-in, and the manifest entry that goes with it."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import onnx_ir as ir
+import pytest
+import torch
+
+from specexport.graph_files import GraphFacts, describe_graph, save_graph
+from specexport.passes import run_passes
+from specexport.tensorrt.lowering import tensorrt_passes
+from specexport.tensorrt.profiles import SymbolicInput, WindowShape, shared_profile
+from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile
+from specruntime.tensorrt_spec import TensorRTEngine
+from tests.runtime.cuda_stand_in import DriverStandIn, Machine
+from tests.runtime.tensorrt_stand_in import VERSION, stand_in_module, write_engine
+from tests.specexport.tensorrt.tiny_graphs import CAPACITY, VOCAB, tiny_graph
+
+PROFILES = (
+    Profile(name="step", width=1, rows=1),
+    Profile(name="verify_5", width=5, rows=5),
+    Profile(name="prefill_16", width=16, rows=1),
+)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, machine: Machine, version: str = VERSION) -> None:
+    """Makes the stand-ins what `import tensorrt_rtx` and `import cuda.bindings.driver` find."""
+    module = stand_in_module(machine, version)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", cast(ModuleType, module))
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", cast(ModuleType, DriverStandIn(machine)))
+
+
+@dataclass
+class TinyEngine:
+    """Files of one tiny graph: `root/graph.onnx` for ONNX Runtime, `root/graph.engine` for the stand-in."""
+
+    root: Path
+    ort: GraphSpec
+    trt: GraphSpec
+
+    def entry(self, **changes: Any) -> GraphSpec:
+        """The TensorRT spec with changes to its engine entry."""
+        return self.trt.model_copy(update={"engine": self.trt.engine.model_copy(update=changes)})
+
+
+def tiny_engine(root: Path, **plan: object) -> TinyEngine:
+    model = tiny_graph("llama", torch.float32)
+    run_passes(model, tensorrt_passes(1))
+    save_graph(model, root)
+    facts = GraphFacts(capacity=CAPACITY, layers=2, vocab_size=VOCAB, padded_vocab_size=256)
+    runner = OnnxRuntimeEngine(minimum_version="1.32.0")
+    spec = describe_graph(model, facts, file="graph.onnx", profiles=PROFILES, batch=1, engine=runner)
+    _write_plan(root, model, spec)
+    entry = TensorRTEngine(
+        kind="tensorrt_rtx",
+        version=VERSION,
+        compute_capabilities=("8.6", "8.9"),
+        optimization_profiles={profile.name: 0 for profile in PROFILES},
+    )
+    return TinyEngine(root, spec, spec.model_copy(update={"file": "graph.engine", "engine": entry}))
+
+
+def _write_plan(root: Path, model: ir.Model, spec: GraphSpec) -> None:
+    inputs = [SymbolicInput(tensor.name, tuple(tensor.shape)) for tensor in spec.inputs]
+    windows = [WindowShape(profile.width, profile.rows) for profile in PROFILES]
+    shapes = shared_profile(inputs, windows, windows[1])
+    bounds = {name: (r.minimum, r.optimum, r.maximum) for name, r in shapes.items()}
+    aliases = {pair.output: pair.input for pair in spec.aliases}
+    write_engine(root / "graph.engine", root / "graph.onnx", aliases, [bounds])

@@ -1,0 +1,42 @@
+"""The stand-ins offer nothing that the real bindings do not, so that a call which does not exist cannot pass."""
+
+from enum import IntEnum
+
+import pytest
+
+from tests.runtime.cuda_stand_in import DriverStandIn, Machine
+from tests.runtime.tensorrt_stand_in import stand_in_module
+
+
+def _members(offered: object) -> set[str]:
+    """Public names of a stand-in class (its slots included) or namespace."""
+    return set() if isinstance(offered, str) else {name for name in vars(offered) if not name.startswith("_")}
+
+
+def test_every_attribute_exists_in_tensorrt_rtx() -> None:
+    real = pytest.importorskip("tensorrt_rtx")
+    for name, offered in vars(stand_in_module(Machine())).items():
+        assert hasattr(real, name), name
+        missing = [member for member in _members(offered) if not hasattr(getattr(real, name), member)]
+        assert not missing, f"{name}: {missing}"
+
+
+def test_unknown_attributes_cannot_be_set() -> None:
+    module = stand_in_module(Machine())
+    for kind in (module.IRuntimeConfig, module.IRuntimeCache):
+        with pytest.raises(AttributeError):
+            kind().no_such_attribute = 1
+    with pytest.raises(AttributeError):
+        module.Runtime(module.ILogger()).no_such_attribute = 1
+
+
+def test_every_call_exists_in_cuda_bindings() -> None:
+    real = pytest.importorskip("cuda.bindings.driver")
+    for name, offered in vars(DriverStandIn).items():
+        if name.startswith("_"):
+            continue
+        assert hasattr(real, name), name
+        if isinstance(offered, type) and issubclass(offered, IntEnum):
+            kind: type[IntEnum] = offered
+            found = {member.name: int(getattr(getattr(real, name), member.name)) for member in kind}
+            assert found == {member.name: member.value for member in kind}, name
