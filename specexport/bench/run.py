@@ -20,7 +20,8 @@ from specruntime.summary import graphs_of
 Advance = Callable[[str], None]
 Answer = Callable[[list[int]], Measurement]
 _WARM_TOKENS = 8
-_SETTLE_SECONDS = 0.25  # OpenMP threads spin for 0.2 s after PyTorch's last operator, on cores the next mode needs
+# OpenMP threads spin for 0.2 s after PyTorch's last operator, on cores that the next mode needs.
+_SETTLE_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
