@@ -25,7 +25,7 @@ $(READY): pyproject.toml runtime/pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/specexport build recipes/smollm2-135m-ngram.yaml -o $(BUNDLE)
-	$(BIN)/specexport generate $(BUNDLE) --chat --stats --max-new-tokens 128 --prompt-file recipes/demo-prompt.txt
+	$(BIN)/specexport generate $(BUNDLE) --chat --stats --compare --max-new-tokens 128 --prompt-file recipes/demo-prompt.txt
 	$(BIN)/specexport check $(BUNDLE)
 
 test: lint

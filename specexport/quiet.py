@@ -10,18 +10,21 @@ from huggingface_hub.utils.tqdm import disable_progress_bars as disable_hub_bars
 from huggingface_hub.utils.tqdm import enable_progress_bars as enable_hub_bars
 from transformers.utils import logging as transformers_logging
 
+_LOGGERS = ("optimum", "torch.onnx", "torch.onnx._internal.exporter._registration")
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing below ERROR from transformers, optimum and warnings, and no progress bars, while the block runs."""
+    """No progress bars, and nothing below ERROR from transformers, optimum, torch's exporter and warnings, in the block."""
     level = transformers_logging.get_verbosity()
     had_bars = transformers_logging.is_progress_bar_enabled()
     had_hub_bars = not are_progress_bars_disabled()
-    optimum_logger = logging.getLogger("optimum")
-    optimum_level = optimum_logger.level
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    optimum_logger.setLevel(logging.ERROR)
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     disable_hub_bars()
     try:
         with warnings.catch_warnings():
@@ -29,7 +32,8 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         transformers_logging.set_verbosity(level)
-        optimum_logger.setLevel(optimum_level)
+        for logger, restored in zip(loggers, levels, strict=True):
+            logger.setLevel(restored)
         if had_bars:
             transformers_logging.enable_progress_bar()
         if had_hub_bars:

@@ -19,7 +19,10 @@ _MB = 1e6
 class MemoryUse:
     """Megabytes of 10^6 bytes. What is measured is None on systems that do not tell."""
 
-    session_mb: float | None  # private and shared pages above a bare `import onnxruntime`, one session open
+    session_mb: (
+        float | None
+    )  # private and shared pages above a bare `import onnxruntime`, one session, token ids
+    text_mb: float | None  # what a text prompt adds: the tokenizer and its vocabulary
     peak_rss_mb: float | None  # most that was resident, the interpreter and all libraries included
     weights_mb: float
     kv_mb: float
@@ -35,11 +38,11 @@ def measure_memory(bundle: Path, manifest: Manifest, threads: int | None = None)
     weights = sum(weight_bytes(manifest, graph) for graph in graphs) / _MB
     cache = sum(cache_bytes(graph) for graph in graphs) / _MB
     if sys.platform != "linux":
-        return MemoryUse(None, None, weights, cache)
+        return MemoryUse(None, None, None, weights, cache)
     command = [sys.executable, "-m", _PROBE, str(bundle), *([str(threads)] if threads is not None else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise EngineFailed(f"the process that measures memory ended with {done.returncode}: {reason}")
     found = json.loads(done.stdout)
-    return MemoryUse(found["session"] / _MB, found["peak"] / _MB, weights, cache)
+    return MemoryUse(found["session"] / _MB, found["text"] / _MB, found["peak"] / _MB, weights, cache)

@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 
+_PROMPT, _ANSWER = 200, 32
 _PARTS = ("Private_Clean", "Private_Dirty", "Shared_Clean", "Shared_Dirty")
 
 
@@ -28,7 +29,7 @@ def _lines(name: str) -> list[str]:
 
 
 def probe(bundle: Path, threads: int | None) -> dict[str, int]:
-    """Bytes: above a bare `import onnxruntime` with one session that has answered, and at the peak."""
+    """Bytes above a bare `import onnxruntime`: one session that answered ids, what text adds, and the peak."""
     import onnxruntime  # noqa: F401  # the baseline
 
     before = resident_bytes()
@@ -37,9 +38,14 @@ def probe(bundle: Path, threads: int | None) -> dict[str, int]:
 
     with open_bundle(bundle, options=EngineOptions(threads=threads)) as opened:
         session = opened.new_session()
-        for prompt in opened.manifest.check.prompts[:1]:
-            complete(session, prompt_ids(opened, prompt), SamplingParams(max_tokens=32))
-        return {"session": resident_bytes() - before, "peak": peak_bytes()}
+        ids = [index % opened.manifest.target.vocab_size for index in range(1, _PROMPT + 1)]
+        complete(session, ids[: session.capacity // 2], SamplingParams(max_tokens=_ANSWER))
+        decoding = resident_bytes() - before
+        session.reset()
+        complete(
+            session, prompt_ids(opened, opened.manifest.check.prompts[0]), SamplingParams(max_tokens=_ANSWER)
+        )
+        return {"session": decoding, "text": resident_bytes() - before - decoding, "peak": peak_bytes()}
 
 
 if __name__ == "__main__":

@@ -45,6 +45,25 @@ def test_the_streamed_text_is_the_answer(tiny_bundle: Path) -> None:
     assert "tokens/s" in result.stderr and "outside the engine" in result.stderr
 
 
+def test_compare_answers_again_without_drafts(tiny_bundle: Path) -> None:
+    command = (
+        "generate",
+        tiny_bundle,
+        "--prompt",
+        PROMPT,
+        "--max-new-tokens",
+        "20",
+        "--ignore-eos",
+        "--compare",
+    )
+    assert "the tokens are the same" in succeed(*command).stderr
+    comparison = json.loads(succeed(*command, "--json").stdout)["comparison"]
+    assert comparison["equal"] is True
+    assert comparison["speedup"] > 0
+    assert run(*command, "--plain").exit_code == 2
+    assert "use --accept match" in refusal(*command, "--accept", "rejection", "--temperature", "1", "--json")
+
+
 def test_json_is_one_object_with_the_answer_and_its_figures(tiny_bundle: Path) -> None:
     command = (
         "generate",

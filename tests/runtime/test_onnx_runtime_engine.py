@@ -1,5 +1,6 @@
 """The ONNX Runtime engine writes the cache in place, keeps its buffers, and reads only the rows in use."""
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from specruntime.bundle import load_manifest
 from specruntime.engine import Window
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.onnx_runtime import OrtContext, OrtEngine
+from specruntime.engines.weight_pages import release_mapped_pages
 from specruntime.errors import BackendIncompatible, BackendMissing, EngineFailed, InvalidArgument, WrongState
 from specruntime.manifest import GraphSpec, TensorSpec
 from specruntime.windows import Feeder
@@ -215,3 +217,27 @@ def test_a_graph_with_other_inputs_than_the_manifest_is_refused(tiny_bundle: Pat
     fewer = spec.model_copy(update={"inputs": spec.inputs[1:]})
     with pytest.raises(BackendIncompatible, match=f"disagree on inputs: {spec.inputs[0].name}"):
         open_engine(fewer, tiny_bundle, EngineOptions())
+
+
+def test_pages_of_an_unmodified_weight_mapping_are_given_back(tmp_path: Path) -> None:
+    """A private mapping that was only read loses its pages; one that was written to keeps them."""
+    (tmp_path / "weights").write_bytes(bytes(8 << 20))
+    with (tmp_path / "weights").open("rb") as file:
+        clean = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        dirty = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    assert sum(clean[:: mmap.PAGESIZE]) == sum(dirty[:: mmap.PAGESIZE]) == 0  # read every page
+    dirty[0] = 7
+    assert _resident_kib(tmp_path / "weights") >= 2 * 8 << 10
+    release_mapped_pages(tmp_path)
+    assert 8 << 10 <= _resident_kib(tmp_path / "weights") < 9 << 10
+    assert dirty[0] == 7 and clean[0] == 0
+
+
+def _resident_kib(path: Path) -> int:
+    total, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line.split()[0].endswith(":"):
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total

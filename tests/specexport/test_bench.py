@@ -159,7 +159,7 @@ def report() -> Callable[..., BenchReport]:
             for mode, s in seconds.items()
         ]
         machine = {"processor": "any", "cores": 2, "threads": 2}
-        memory = MemoryUse(100.0, 200.0, 90.0, 5.0)
+        memory = MemoryUse(100.0, 20.0, 200.0, 90.0, 5.0)
         return BenchReport(
             machine, "x.bundle", {"temperature": temperature}, tuple(runs), {"target": {"1": 2.0}}, memory
         )

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from specruntime.timing import TimedAnswer
 @sampling_options
 @click.option("--plain", is_flag=True, help="Decode without drafts.")
 @click.option("--stats", is_flag=True, help="Figures of the answer on stderr.")
+@click.option(
+    "--compare", is_flag=True, help="Then answer again without drafts: speed-up and equality of the tokens."
+)
 @threads_option
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object: text, token_ids, finish_reason, stats."
@@ -38,23 +42,55 @@ def generate_command(
     chat: bool,
     plain: bool,
     stats: bool,
+    compare: bool,
     threads: int | None,
     as_json: bool,
     **sampling: Any,
 ) -> None:
     """Answers a prompt with the BUNDLE's models."""
+    if compare and plain:
+        raise click.UsageError("--compare sets plain decoding beside drafts; give it without --plain.")
     text = read_prompt(prompt, prompt_file)
     params = sampling_params(**sampling)
     with open_bundle(bundle, options=engine_options(threads)) as opened:
         codec = require_codec(opened)
         ids = codec.chat([{"role": "user", "content": text}]) if chat else codec.encode(text)
         answer = TimedAnswer(opened.new_session(speculate=not plain), ids, params, codec)
-        if as_json:
-            click.echo(json.dumps(_as_dict(list(answer), answer, params), ensure_ascii=False))
-        else:
-            _stream(answer)
+        deltas = list(answer) if as_json else list(_stream(answer))
         if stats:
             click.echo(_render_stats(answer), err=True)
+        result = _as_dict(deltas, answer, params)
+        if compare:
+            result["comparison"] = _compare(opened, ids, params, codec, result)
+        if as_json:
+            click.echo(json.dumps(result, ensure_ascii=False))
+        elif compare:
+            click.echo(_render_comparison(result["comparison"]), err=True)
+
+
+def _compare(
+    opened: LoadedBundle, ids: list[int], params: SamplingParams, codec: TextCodec, drafted: dict[str, Any]
+) -> dict[str, Any]:
+    """The same answer without drafts. Raises `InvalidArgument` under a rule that promises no equal tokens."""
+    if params.accept != "match" and params.temperature > 0:
+        raise InvalidArgument(
+            "--compare needs equal tokens, found --accept rejection with a temperature; use --accept match"
+        )
+    plain = TimedAnswer(opened.new_session(speculate=False), ids, params, codec)
+    tokens = [token for delta in plain for token in delta.tokens]
+    return {
+        "equal": tokens == drafted["token_ids"],
+        "plain_tokens_per_second": plain.tokens_per_second,
+        "speedup": drafted["stats"]["tokens_per_second"] / plain.tokens_per_second,
+    }
+
+
+def _render_comparison(comparison: dict[str, Any]) -> str:
+    return (
+        f"without drafts: {comparison['plain_tokens_per_second']:.1f} tokens/s, "
+        f"so {comparison['speedup']:.2f}x with them; the tokens are "
+        f"{'the same' if comparison['equal'] else 'NOT the same: run `check` on this bundle'}"
+    )
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
@@ -87,9 +123,11 @@ def require_codec(bundle: LoadedBundle) -> TextCodec:
     return codec
 
 
-def _stream(answer: TimedAnswer) -> None:
+def _stream(answer: TimedAnswer) -> Iterator[Delta]:
+    """Shows each delta's text as it comes."""
     for delta in answer:
         click.echo(delta.text, nl=False)
+        yield delta
     click.echo()
 
 

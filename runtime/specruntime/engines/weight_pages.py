@@ -7,20 +7,43 @@ and file-backed: dropped ones come back from the file when a row is looked up.
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 _MADV_DONTNEED = 4
+_SMAPS = Path("/proc/self/smaps")
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """One mapped range of a file; `modified` when it holds pages that differ from the file."""
+
+    start: int
+    end: int
+    path: str
+    modified: bool
 
 
 def release_mapped_pages(directory: Path) -> None:
-    """Drops the resident pages of every read-only mapping of a file under `directory`; on Linux, else nothing."""
+    """Drops the resident pages of every unmodified mapping of a file under `directory`; on Linux, else nothing."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
     prefix = f"{directory.resolve()}/"
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for mapping in list(file_mappings()):
+        if mapping.path.startswith(prefix) and not mapping.modified:
+            size = ctypes.c_size_t(mapping.end - mapping.start)
+            libc.madvise(ctypes.c_void_p(mapping.start), size, _MADV_DONTNEED)
+
+
+def file_mappings() -> Iterator[Mapping]:
+    """The files mapped into this process. A mapping with anonymous pages has been written to (copy on write)."""
+    found: list[str] = []
+    for line in _SMAPS.read_text().splitlines():
         fields = line.split(maxsplit=5)
-        if len(fields) < 6 or not fields[5].startswith(prefix) or "w" in fields[1]:
-            continue
-        start, end = (int(edge, 16) for edge in fields[0].split("-"))
-        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
+        if not fields[0].endswith(":"):
+            found = fields
+        elif fields[0] == "Anonymous:" and len(found) == 6:
+            start, end = (int(edge, 16) for edge in found[0].split("-"))
+            yield Mapping(start, end, found[5], modified=int(fields[1]) > 0)
