@@ -15,7 +15,7 @@ _LOGGERS = ("optimum", "torch.onnx", "torch.onnx._internal.exporter._registratio
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars, and nothing below ERROR from transformers, optimum, torch's exporter and warnings, in the block."""
+    """No progress bars and nothing below ERROR from transformers, optimum, torch.onnx and warnings in the block."""
     level = transformers_logging.get_verbosity()
     had_bars = transformers_logging.is_progress_bar_enabled()
     had_hub_bars = not are_progress_bars_disabled()
