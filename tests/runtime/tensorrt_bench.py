@@ -12,6 +12,7 @@ import torch
 
 from specexport.graph_files import GraphFacts, describe_graph, save_graph
 from specexport.passes import run_passes
+from specexport.passes.fused_draft import FuseDraftSteps
 from specexport.tensorrt.lowering import tensorrt_passes
 from specexport.tensorrt.profiles import SymbolicInput, WindowShape, shared_profile
 from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile
@@ -25,6 +26,7 @@ PROFILES = (
     Profile(name="verify_5", width=5, rows=5),
     Profile(name="prefill_16", width=16, rows=1),
 )
+FUSED_PROFILES = (Profile(name="draft", width=2, rows=1), Profile(name="prefill_16", width=16, rows=1))
 
 
 def install(monkeypatch: pytest.MonkeyPatch, machine: Machine, version: str = VERSION) -> None:
@@ -47,27 +49,29 @@ class TinyEngine:
         return self.trt.model_copy(update={"engine": self.trt.engine.model_copy(update=changes)})
 
 
-def tiny_engine(root: Path, **plan: object) -> TinyEngine:
+def tiny_engine(root: Path, *, fused: int | None = None) -> TinyEngine:
+    """The tiny llama's engine under `root`; with `fused` the draft graph of that many steps instead."""
     model = tiny_graph("llama", torch.float32)
-    run_passes(model, tensorrt_passes(1))
+    run_passes(model, (*([FuseDraftSteps(fused)] if fused else []), *tensorrt_passes(1)))
+    profiles = FUSED_PROFILES if fused else PROFILES
     save_graph(model, root)
     facts = GraphFacts(capacity=CAPACITY, layers=2, vocab_size=VOCAB, padded_vocab_size=256)
     runner = OnnxRuntimeEngine(minimum_version="1.32.0")
-    spec = describe_graph(model, facts, file="graph.onnx", profiles=PROFILES, batch=1, engine=runner)
+    spec = describe_graph(model, facts, file="graph.onnx", profiles=profiles, batch=1, engine=runner)
     _write_plan(root, model, spec)
     entry = TensorRTEngine(
         kind="tensorrt_rtx",
         version=VERSION,
         compute_capabilities=("8.6", "8.9"),
-        optimization_profiles={profile.name: 0 for profile in PROFILES},
+        optimization_profiles={profile.name: 0 for profile in profiles},
     )
     return TinyEngine(root, spec, spec.model_copy(update={"file": "graph.engine", "engine": entry}))
 
 
 def _write_plan(root: Path, model: ir.Model, spec: GraphSpec) -> None:
     inputs = [SymbolicInput(tensor.name, tuple(tensor.shape)) for tensor in spec.inputs]
-    windows = [WindowShape(profile.width, profile.rows) for profile in PROFILES]
-    shapes = shared_profile(inputs, windows, windows[1])
+    windows = [WindowShape(profile.width, profile.rows) for profile in spec.profiles]
+    shapes = shared_profile(inputs, windows, max(windows, key=lambda window: window.rows))
     bounds = {name: (r.minimum, r.optimum, r.maximum) for name, r in shapes.items()}
     aliases = {pair.output: pair.input for pair in spec.aliases}
     write_engine(root / "graph.engine", root / "graph.onnx", aliases, [bounds])
