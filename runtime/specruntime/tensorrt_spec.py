@@ -21,5 +21,5 @@ class TensorRTEngine(BaseModel):
     compute_capabilities: tuple[Annotated[str, Field(pattern=r"^\d+\.\d$")], ...] = ()
     hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = "none"
     optimization_profiles: dict[str, NonNegativeInt]
-    stripped_weights_from: str | None = None  # ONNX file inside the bundle that holds the weights
+    stripped_weights_from: str | None = None  # ONNX file with the weights, beside the engine
     weight_streaming: bool = False

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from specexport.tensorrt.capability import CAPABILITIES
 
+Precision = Literal["fp32", "fp16", "bf16"]
 HardwareCompatibility = Literal["none", "ampere_plus", "same_compute_capability"]
 
 
@@ -55,13 +56,10 @@ class TensorRTBackend(BaseModel):
             )
         return self
 
-    def check_precision(self, precision: str) -> None:
-        """Raises ValueError where `precision` has no fused attention and decomposing was not asked for."""
-        if precision == "fp32" and not self.decomposable_attention:
-            raise ValueError(
-                "precision: found fp32, which has no fused attention kernel in TensorRT; expected fp16 or bf16, or set "
-                "backend.decomposable_attention: true to build slower unfused attention"
-            )
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """What has a fused attention kernel; fp32 has none and builds only where attention may be decomposed."""
+        return ("fp16", "bf16", "fp32") if self.decomposable_attention else ("fp16", "bf16")
 
     def _asks_for(self, key: str) -> bool:
         return bool(getattr(self, key) != type(self).model_fields[key].default)

@@ -80,7 +80,7 @@ class TrtEngine:
         if entry.weight_streaming:
             self._engine.weight_streaming_budget_v2 = self._engine.get_weight_streaming_automatic_budget()
         if entry.stripped_weights_from is not None:
-            self._refit(root / entry.stripped_weights_from)
+            self._refit((root / spec.file).parent / entry.stripped_weights_from)
         check_bindings(trt, self._engine, spec)
         self._jit = _JitCache(self._library, self._engine, _jit_path(root, spec.file))
 
