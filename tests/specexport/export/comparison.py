@@ -16,7 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 CAPACITY = 48
-VOCAB_SIZE = 120  # real tokens; the models' LM heads have 128 rows
+VOCAB_SIZE = 150  # real tokens; the models' LM heads have 160 rows
 POISON = 1e4
 Array = NDArray[Any]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.specexport.export.exported import ExportedArchitectures
+from tests.specexport.export.exported import ExportedArchitectures, exports_under
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportedArchitectures:
-    return ExportedArchitectures(tmp_path_factory.mktemp("exported"))
+    return exports_under(tmp_path_factory.getbasetemp())

@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from specexport.export import check_supported, freeze_rope, trace_graph
+from specexport.export import TracedGraph, check_supported, freeze_rope, trace_graph
 from specexport.graph_files import GRAPH_NAME, save_graph
 from specexport.passes import PassReport, run_passes
 from specexport.passes.onnxruntime import onnxruntime_passes
@@ -46,6 +46,7 @@ class Exported:
     model: PreTrainedModel
     rope: str | None
     reports: tuple[PassReport, ...]
+    traced: TracedGraph  # its model is ONNX Runtime's variant by now
     directory: Path
 
     def graph(self, variant: str) -> Graph:
@@ -70,7 +71,7 @@ def export(architecture: Architecture, directory: Path, *, capacity: int = CAPAC
         (directory / ONNXRUNTIME).mkdir()
         save_graph(traced.model, directory / ONNXRUNTIME)
     logging.disable(logging.NOTSET)
-    return Exported(architecture, model, rope, reports, directory)
+    return Exported(architecture, model, rope, reports, traced, directory)
 
 
 class ExportedArchitectures:
@@ -85,3 +86,9 @@ class ExportedArchitectures:
             architecture = next(a for a in EXPORTED if a.model_type == model_type)
             self._made[model_type] = export(architecture, self._directory / model_type)
         return self._made[model_type]
+
+
+@cache
+def exports_under(base: Path) -> ExportedArchitectures:
+    """One for all tests of a session, whose temporary directory is `base`: tracing is what takes the time."""
+    return ExportedArchitectures(base / "exported")

@@ -21,9 +21,7 @@ def test_the_bundle_says_which_factors_were_chosen(exported: ExportedArchitectur
 
 
 @pytest.mark.parametrize("capacity", [ORIGINAL_CONTEXT, ORIGINAL_CONTEXT + 1])
-def test_frozen_factors_are_those_pytorch_uses_at_the_capacity(
-    capacity: int, switches_at_length: int
-) -> None:
+def test_frozen_factors_are_those_pytorch_uses_at_the_capacity(capacity: int) -> None:
     ids = random_ids(3, capacity)
     free, frozen = random_model("phi3", SIZES), random_model("phi3", SIZES)
     freeze_rope(frozen, capacity)

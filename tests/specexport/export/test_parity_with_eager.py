@@ -19,7 +19,10 @@ SHAPES = (
     Shape(fills=(40, 1), valid=(2, 8), width=8),
     Shape(fills=(5, 0, 33), valid=(9, 12, 2), width=12, judge_all=False),
 )
-MODEL_TYPES = [architecture.model_type for architecture in EXPORTED]
+MODEL_TYPES = [
+    pytest.param(a.model_type, marks=() if a.asked_for else pytest.mark.slow, id=a.model_type)
+    for a in EXPORTED
+]
 
 
 @pytest.mark.parametrize("variant", [CANONICAL, ONNXRUNTIME])
