@@ -4,6 +4,7 @@ Owns the build itself: configuration, progress, memory, the atomic write. What i
 `options`; what came out is judged by `report`.
 """
 
+import json
 import os
 import resource
 import tempfile
@@ -24,18 +25,23 @@ from specexport.tensorrt.profiles import SymbolicInput, WindowShape, shared_prof
 from specexport.tensorrt.report import EngineReport, ShapeRange, judge, read_network
 from specruntime.engines.tensorrt_library import Library, load_library
 
+LAYERS_NAME = "layers.json"
+"""Written beside the engine with `backend.layer_report`: every compiled layer, its ONNX nodes and tensors."""
+
 
 @dataclass(frozen=True)
 class CompileRequest:
     """`windows`: every (width, rows) the runtime will enqueue; `optimum`: the one to tune a shared profile for.
 
     `split_attention`: attention nodes that lowering wrote as primitive operators, for the report.
+    `timing_cache`: file of kernel timings, read and written where the backend asks for it.
     """
 
     backend: TensorRTBackend
     windows: tuple[WindowShape, ...]
     optimum: WindowShape
     split_attention: tuple[str, ...] = ()
+    timing_cache: Path | None = None
 
     def __post_init__(self) -> None:
         assert self.optimum in self.windows, f"{self.optimum} is not one of {self.windows}"
@@ -72,9 +78,18 @@ def compile_engine(
         allow_decomposition(library.module, network)
     profiles = _choose_profiles(symbolic_inputs(network), request)
     config = _configure(library, builder, request.backend, profiles)
+    timings = request.timing_cache if request.backend.timing_cache else None
+    if timings is not None:
+        _load_timings(config, timings)
     plan = _build(library.module, builder, network, config, journal, request.backend, progress)
-    _write_atomically(engine_path, plan)
+    _write_atomically(engine_path, memoryview(plan))
+    if timings is not None:
+        _write_atomically(timings, memoryview(config.get_timing_cache().serialize()))
     facts = read_network(library.module, network)
+    layers = parse_listing(journal.layers)
+    if request.backend.layer_report:
+        listing = json.dumps([layer.model_dump() for layer in layers], indent=1)
+        _write_atomically(engine_path.with_name(LAYERS_NAME), memoryview(listing.encode()))
     return CompiledEngine(
         library=library.name,
         library_version=library.version,
@@ -84,7 +99,7 @@ def compile_engine(
         builder_memory_mib=journal.number("memory allocators: CPU"),
         report=judge(
             facts,
-            parse_listing(journal.layers),
+            layers,
             profiles,
             engine_bytes=plan.nbytes,
             weights_bytes=journal.number("Total Weights Memory:") or 0,
@@ -128,7 +143,6 @@ def _configure(
         (backend.strip_weights, "STRIP_PLAN"),
         (backend.version_compatible, "VERSION_COMPATIBLE"),
         (backend.weight_streaming, "WEIGHT_STREAMING"),
-        (not backend.timing_cache, "DISABLE_TIMING_CACHE"),
     ):
         if wanted:
             config.set_flag(getattr(trt.BuilderFlag, flag))
@@ -173,12 +187,18 @@ def _build_error(errors: Sequence[str], backend: TensorRTBackend) -> CompileFail
     return CompileFailed(f"{backend.kind} gave no engine: {text[:600] or 'no reason'}")
 
 
-def _write_atomically(path: Path, plan: Any) -> None:
+def _load_timings(config: Any, path: Path) -> None:
+    """Timings of another library version or device are refused by the library; the build then measures again."""
+    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+    config.set_timing_cache(cache, ignore_mismatch=False)
+
+
+def _write_atomically(path: Path, content: memoryview) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(memoryview(plan))
+            file.write(content)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

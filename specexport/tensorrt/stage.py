@@ -16,7 +16,7 @@ from specexport.compiled_graph import CompiledGraph
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME
 from specexport.sources.cache import cache_directory, cached_entry, discard_entry, text_sha256
 from specexport.tensorrt.capability import CAPABILITIES
-from specexport.tensorrt.compile import CompiledEngine, CompileRequest, compile_engine
+from specexport.tensorrt.compile import LAYERS_NAME, CompiledEngine, CompileRequest, compile_engine
 from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.lowering import split_attention_names
 from specexport.tensorrt.options import TensorRTBackend
@@ -57,7 +57,7 @@ def compile_tensorrt(
     windows = tuple(dict.fromkeys(WindowShape(p.width, p.rows) for p in lowered.spec.profiles))
     parts = {
         "graph": lowered.key,
-        "backend": backend.model_dump(exclude={"layer_report"}),
+        "backend": backend.model_dump(),
         "windows": [(window.width, window.rows) for window in windows],
         "library": library.version,
         "device": _device(library),
@@ -73,7 +73,9 @@ def compile_tensorrt(
         write_record(directory, {"engine": compiled.model_dump(mode="json")})
 
     cached_entry(place, fill)
-    carried = (GRAPH_NAME, WEIGHTS_NAME) if backend.strip_weights else ()
+    carried = ((GRAPH_NAME, WEIGHTS_NAME) if backend.strip_weights else ()) + (
+        (LAYERS_NAME,) if backend.layer_report else ()
+    )
     return replace(
         lowered,
         key=key,
@@ -96,7 +98,13 @@ def _compile_into(
     progress: Progress | None,
 ) -> CompiledEngine:
     source = lowered.directory / GRAPH_NAME
-    request = CompileRequest(backend, windows, _optimum(windows), split_attention_names(ir.load(source)))
+    request = CompileRequest(
+        backend,
+        windows,
+        _optimum(windows),
+        split_attention_names(ir.load(source)),
+        timing_cache=cache_directory() / "timings" / f"{backend.kind}.cache",
+    )
     compiled = compile_engine(source, directory / ENGINE_NAME, request, progress)
     (directory / REPORT_NAME).write_text(compiled.model_dump_json(indent=1))
     if backend.strip_weights:

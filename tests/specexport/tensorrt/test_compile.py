@@ -1,5 +1,6 @@
 """Real compiles with tensorrt_rtx, which needs no GPU to build: what went in comes out bound, aliased and fused."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from specexport.passes import run_passes
-from specexport.tensorrt.compile import CompiledEngine, CompileRequest, compile_engine
+from specexport.tensorrt.compile import LAYERS_NAME, CompiledEngine, CompileRequest, compile_engine
 from specexport.tensorrt.errors import CompileFailed, OperatorUnsupported, WorkspaceTooSmall
 from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.lowering import split_attention_names, tensorrt_passes
@@ -106,6 +107,28 @@ def test_progress_runs_from_nothing_to_all_and_its_error_ends_the_build(tmp_path
         _compile(tmp_path, tiny_graph(), progress=interrupt)
     assert (tmp_path / "graph.engine").read_bytes() == b"old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["graph.engine", "graph.onnx", "graph.weights"]
+
+
+def test_layer_report_lists_every_compiled_layer(tmp_path: Path) -> None:
+    report = _compile(tmp_path, tiny_graph(), layer_report=True).report
+    layers = json.loads((tmp_path / LAYERS_NAME).read_text())
+    assert len(layers) == report.compiled_layers
+    assert {node for layer in layers for node in layer["onnx_nodes"]} >= set(report.fused_attention)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # tensorrt_rtx keeps the calls and ignores them
+def test_timing_cache_is_written_and_read_back(tmp_path: Path) -> None:
+    model = tiny_graph()
+    run_passes(model, tensorrt_passes(1))
+    ir.save(model, tmp_path / "graph.onnx")
+    backend = TensorRTBackend(kind="tensorrt_rtx").model_copy(
+        update={"timing_cache": True}
+    )  # past the refusal
+    timings = tmp_path / "timings.cache"
+    request = CompileRequest(backend, (STEP, CHAIN, PREFILL), CHAIN, timing_cache=timings)
+    for _ in range(2):
+        compile_engine(tmp_path / "graph.onnx", tmp_path / "graph.engine", request)
+        assert timings.is_file()
 
 
 def test_small_workspace_names_the_key(tmp_path: Path) -> None:
