@@ -100,6 +100,18 @@ def test_without_capture_the_loop_runs_and_counts_no_replay(
     engine.close()
 
 
+def test_forgotten_graphs_give_the_same_rows(tiny: TinyEngine, machine: Machine) -> None:
+    engine = _open(tiny)
+    replayed, enqueued = engine.new_context(), engine.new_context()
+    enqueued.forget_graphs()
+    one, two = Feeder(replayed), Feeder(enqueued)
+    np.testing.assert_array_equal(one.logits(one.judge(IDS[:5], 0)), two.logits(two.judge(IDS[:5], 0)))
+    assert replayed.replays["verify_5"] == 1 and enqueued.replays["verify_5"] == 0
+    replayed.close()
+    enqueued.close()
+    engine.close()
+
+
 def test_two_contexts_share_weights_and_nothing_else(tiny: TinyEngine, machine: Machine) -> None:
     engine = _open(tiny)
     one, two = engine.new_context(), engine.new_context()

@@ -103,6 +103,11 @@ class TrtContext:
         arena.synchronize()
         self._failed = False
 
+    def forget_graphs(self) -> None:
+        """Runs enqueue from now on instead of replaying captured graphs: to compare the two, or to profile kernels."""
+        for bound in self._profiles.values():
+            bound.graph = None
+
     def close(self) -> None:
         arena, self._arena = self._arena, None
         self._profiles = {}  # execution contexts go before the memory they point into
