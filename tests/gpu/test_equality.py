@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from specexport.checkpoint import load_checkpoint
-from specexport.recipe import load_recipe
 from specruntime.bundle import load_manifest
 from specruntime.drafts.ngram import NgramProposer
 from specruntime.drafts.none import NoProposer
@@ -19,7 +17,7 @@ from specruntime.manifest import Manifest
 from specruntime.sampling import SamplingParams
 from specruntime.session import Session
 from specruntime.windows import Feeder
-from tests.gpu.conftest import SMOLLM2
+from tests.gpu.conftest import load_on_device
 
 TOLERANCE = 5e-2  # what the width of a window may change on an fp16 logit
 RELATIVE_TOLERANCE = 2e-2  # fp16 against fp16 with sums in another order, of the largest logit
@@ -77,7 +75,7 @@ def test_replayed_graphs_equal_plain_enqueues(engine: TrtEngine) -> None:
 
 
 def test_logits_equal_pytorch(context: TrtContext) -> None:
-    model = load_checkpoint(load_recipe(SMOLLM2).target, "fp16").model.cuda()
+    model = load_on_device()
     with torch.no_grad():
         expected = (
             model(input_ids=torch.from_numpy(PROMPT)[None].to("cuda")).logits[0, 128:].float().cpu().numpy()

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specexport.checkpoint import load_checkpoint
-from specexport.recipe import load_recipe
 from specruntime.errors import BackendMissing
-from tests.gpu.conftest import SMOLLM2, build_variant
+from tests.gpu.conftest import build_variant, load_on_device
 from tests.gpu.latency import measure_bundle, measure_pytorch, measure_without_graphs
 
 WIDTHS = [1, 4, 12, 128]
@@ -26,7 +24,7 @@ def test_latency_table(
     missing: dict[str, str] = {}
     _measure_tensorrt(table, missing, request)
     _measure_onnxruntime(table, missing, tmp_path)
-    model = load_checkpoint(load_recipe(SMOLLM2).target, "fp16").model.cuda().eval()
+    model = load_on_device()
     table["pytorch eager"] = measure_pytorch(model, WIDTHS, 1024, compiled=False)
     table["pytorch compiled"] = measure_pytorch(model, WIDTHS, 1024, compiled=True)
     out = Path(pytestconfig.getoption("--gpu-out"))
