@@ -74,7 +74,7 @@ CAPABILITIES: dict[LibraryName, Capabilities] = {
         compute_capability_names=("SM75", "SM80", "SM86", "SM89", "SM120", "SM121"),
         compute_capabilities=Feature(True, "all of them where the recipe names none"),
         optimization_level=Feature(
-            False, "the RTX builder ignores it: engines of level 0 and 5 have the same bytes"
+            False, "the RTX builder takes no notice: engines of level 0 and 5 have the same size"
         ),
         timing_cache=Feature(False, "timing-cache calls are no-ops in TensorRT-RTX"),
         version_compatible=Feature(
@@ -85,7 +85,9 @@ CAPABILITIES: dict[LibraryName, Capabilities] = {
         ),
         refit=Feature(False, _NO_REFIT),
         strip_weights=Feature(False, _NO_REFIT),
-        weight_streaming=Feature(False, "the RTX builder accepts the flag and writes the same engine"),
+        weight_streaming=Feature(
+            False, "the RTX builder accepts the flag and writes an engine of the same size"
+        ),
         runtime_cache=Feature(True, "kernels are compiled on the run host and kept beside the bundle"),
         kv_cache_update=Feature(True),
     ),

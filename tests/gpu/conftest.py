@@ -61,9 +61,10 @@ def bundle(library: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load_on_device() -> PreTrainedModel:
     """SmolLM2-135M fp16 in PyTorch, on the device."""
-    model = load_checkpoint(load_recipe(SMOLLM2).target, "fp16").model
+    model: PreTrainedModel = load_checkpoint(load_recipe(SMOLLM2).target, "fp16").model
     torch.nn.Module.to(model, "cuda")
-    return model.eval()
+    model.eval()
+    return model
 
 
 def build_variant(directory: Path, backend: dict[str, object], precision: str = "fp16") -> Path:

@@ -15,8 +15,8 @@ from specexport.tensorrt.options import TensorRTBackend
         ("hardware_compatibility", "ampere_plus", "compute_capabilities"),
         ("refit", True, "without a GPU"),
         ("strip_weights", True, "without a GPU"),
-        ("weight_streaming", True, "the same engine"),
-        ("optimization_level", 5, "ignores it"),
+        ("weight_streaming", True, "of the same size"),
+        ("optimization_level", 5, "takes no notice"),
     ],
 )
 def test_rtx_refuses_what_it_lacks(option: str, value: object, reason: str) -> None:
