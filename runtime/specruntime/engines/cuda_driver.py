@@ -54,10 +54,9 @@ def open_driver() -> Driver:
         raise BackendIncompatible(
             f"the CUDA driver does not start ({error}); check it with nvidia-smi"
         ) from None
-    except Exception as error:  # the bindings raise their loader's own errors where no driver is installed
-        reason = str(error).splitlines()[0]
+    except Exception:  # the bindings raise their loader's own errors where no driver is installed
         raise BackendMissing(
-            f"no CUDA driver on this machine ({reason}); install the NVIDIA driver"
+            "no CUDA driver on this machine; install the NVIDIA driver, or use a host that has one"
         ) from None
     if driver.call("cuDeviceGetCount") == 0:
         raise BackendIncompatible("the CUDA driver sees no device; check nvidia-smi and CUDA_VISIBLE_DEVICES")
