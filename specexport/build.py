@@ -3,7 +3,6 @@
 The order of stages and nothing else; each stage is a function of its own module.
 """
 
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from shutil import copyfile, copytree
@@ -13,18 +12,20 @@ import yaml
 from specexport.build_record import LIBRARIES, BuiltGraph, build_record, bundle_manifest
 from specexport.bundle_writer import BUILD_RECORD_NAME, staged_bundle, write_build_record, write_manifest
 from specexport.canonical_graph import CanonicalGraph, canonical_key, code_digest, export_canonical
-from specexport.checkpoint import Checkpoint, load_checkpoint, source_digest
 from specexport.compiled_graph import check_parity, compile_graph
-from specexport.graph_files import draft_profiles, target_profiles
+from specexport.graph_files import draft_profiles, fused_draft_profiles, target_profiles
 from specexport.parity import require_parity
 from specexport.recipe import ModelDraft, Recipe
+from specexport.recipe_checkpoints import Announce, RecipeCheckpoints
 from specexport.sources.cache import text_sha256
+from specexport.tensorrt.journal import Progress
+from specexport.tensorrt.options import TensorRTBackend
+from specexport.tensorrt.stage import check_machine, compile_tensorrt, read_report
 from specexport.vocabulary import require_shared_vocabulary
 from specruntime.bundle import load_manifest
 from specruntime.errors import SpecError
 from specruntime.manifest import Profile
 
-Announce = Callable[[str], None]
 RECIPE_NAME = "recipe.yaml"
 
 
@@ -37,24 +38,34 @@ def default_output(recipe: Recipe) -> Path:
 
 
 def build(
-    recipe: Recipe, output: Path | None = None, *, force: bool = False, announce: Announce = _silent
+    recipe: Recipe,
+    output: Path | None = None,
+    *,
+    force: bool = False,
+    announce: Announce = _silent,
+    steps: Progress | None = None,
 ) -> Path:
     """Writes the bundle of `recipe` to `output` and returns its path; unchanged stages are taken from the cache.
 
-    `announce` hears the name of each stage as it begins. Raises a `BuildError` that names cause and cure; the old
-    bundle, if any, is untouched then.
+    `announce` hears the name of each stage as it begins, `steps` how far an engine compiler is (phase, done, in all).
+    Raises a `BuildError` that names cause and cure; the old bundle, if any, is untouched then. Where the machine cannot
+    build what the recipe asks, `BackendMissing` or `BackendIncompatible` comes before any work.
     """
     output = output or default_output(recipe)
+    if isinstance(recipe.backend, TensorRTBackend):
+        check_machine(recipe.backend)
     announce("fetching the checkpoint")
-    checkpoints = _Checkpoints(recipe, announce)
+    checkpoints = RecipeCheckpoints(recipe, announce)
     key = _build_key(recipe, checkpoints)
     if not force and _is_current(output, key):
         announce("nothing changed")
         return output
-    stages = _Stages(recipe, force, announce)
     canonical = _export(recipe, checkpoints, force)
     checkpoints.release()
-    graphs = {name: stages.compile(name, graph) for name, graph in canonical.items()}
+    graphs = {
+        name: _compile(recipe, name, graph, force=force, announce=announce, steps=steps)
+        for name, graph in canonical.items()
+    }
     announce("writing the bundle")
     with staged_bundle(output) as root:
         for name, graph in graphs.items():
@@ -69,55 +80,36 @@ def build(
     return output
 
 
-class _Checkpoints:
-    """The recipe's checkpoints by graph name, loaded when first needed and kept until `release`."""
-
-    def __init__(self, recipe: Recipe, announce: Announce) -> None:
-        self._recipe = recipe
-        self._announce = announce
-        self._loaded: dict[str, Checkpoint] = {}
-        self.digests = {"target": source_digest(recipe.target)}
-        if isinstance(recipe.draft, ModelDraft):
-            self.digests["draft"] = source_digest(recipe.draft, self.digests["target"])
-
-    def loader(self, name: str) -> Callable[[], Checkpoint]:
-        return lambda: self._load(name)
-
-    def release(self) -> None:
-        """Frees the PyTorch weights."""
-        self._loaded.clear()
-
-    def _load(self, name: str) -> Checkpoint:
-        if name not in self._loaded:
-            recipe = self._recipe
-            target = self._load("target") if name == "draft" else None
-            self._announce(f"loading the {name} into PyTorch")
-            spec = recipe.draft if name == "draft" and isinstance(recipe.draft, ModelDraft) else recipe.target
-            self._loaded[name] = load_checkpoint(spec, recipe.precision, target=target)
-        return self._loaded[name]
-
-
-class _Stages:
-    """What happens to each graph after its export."""
-
-    def __init__(self, recipe: Recipe, force: bool, announce: Announce) -> None:
-        self._recipe = recipe
-        self._force = force
-        self._announce = announce
-
-    def compile(self, name: str, canonical: CanonicalGraph) -> BuiltGraph:
-        recipe = self._recipe
-        self._announce(f"compiling the {name} for {recipe.backend.kind}")
-        compiled = compile_graph(
-            canonical, recipe.backend, profiles=_profiles(recipe, name), batch=recipe.batch, force=self._force
-        )
-        self._announce(f"checking the {name} against PyTorch")
-        report = check_parity(compiled, force=self._force)
-        require_parity(report, recipe.parity.tolerance, name)
-        return BuiltGraph(compiled, report)
+def _compile(
+    recipe: Recipe,
+    name: str,
+    canonical: CanonicalGraph,
+    *,
+    force: bool,
+    announce: Announce,
+    steps: Progress | None,
+) -> BuiltGraph:
+    """One graph from its canonical form to what the backend loads, past the parity check."""
+    backend = recipe.backend
+    announce(f"lowering the {name} for {backend.kind}")
+    profiles, fused_steps = _profiles(recipe, name), _fused_steps(recipe, name)
+    lowered = compile_graph(
+        canonical, backend, profiles=profiles, batch=recipe.batch, fused_steps=fused_steps, force=force
+    )
+    announce(f"checking the {name} against PyTorch")
+    parity = check_parity(lowered, force=force)
+    require_parity(parity, recipe.parity.tolerance, name)
+    if not isinstance(backend, TensorRTBackend):
+        return BuiltGraph(lowered, parity)
+    announce(f"compiling the {name} with {backend.kind}")
+    compiled = compile_tensorrt(lowered, backend, force=force, progress=steps)
+    report = read_report(compiled)
+    for line in (f"{name} engine: {report.report.size()}", *report.report.warnings()):
+        announce(line)
+    return BuiltGraph(compiled, parity, report)
 
 
-def _export(recipe: Recipe, checkpoints: _Checkpoints, force: bool) -> dict[str, CanonicalGraph]:
+def _export(recipe: Recipe, checkpoints: RecipeCheckpoints, force: bool) -> dict[str, CanonicalGraph]:
     """The canonical graphs by name: the target, and the draft where it is a model with the target's vocabulary."""
     capacities = {"target": recipe.capacity, "draft": recipe.draft_capacity}
     graphs = {}
@@ -133,13 +125,21 @@ def _export(recipe: Recipe, checkpoints: _Checkpoints, force: bool) -> dict[str,
     return graphs
 
 
+def _fused_steps(recipe: Recipe, name: str) -> int:
+    """Steps of a fused draft graph, 0 for any other graph."""
+    draft = recipe.draft
+    return draft.k if name == "draft" and isinstance(draft, ModelDraft) and draft.fused else 0
+
+
 def _profiles(recipe: Recipe, name: str) -> tuple[Profile, ...]:
+    if _fused_steps(recipe, name):
+        return fused_draft_profiles(recipe.prefill_chunk)
     if name == "draft":
         return draft_profiles(recipe.prefill_chunk)
     return target_profiles(recipe.verify_widths, recipe.prefill_chunk)
 
 
-def _build_key(recipe: Recipe, checkpoints: _Checkpoints) -> str:
+def _build_key(recipe: Recipe, checkpoints: RecipeCheckpoints) -> str:
     """Of everything that decides the bundle: recipe, checkpoints, code and libraries."""
     libraries = [f"{name} {version(name)}" for name in LIBRARIES]
     digests = [recipe.model_dump_json(), code_digest("**/*.py"), *checkpoints.digests.values(), *libraries]

@@ -12,7 +12,9 @@ from specexport.parity import ParityReport
 from specexport.recipe import NgramDraft as NgramRecipe
 from specexport.recipe import Recipe
 from specexport.step_times import measure_step_times
+from specexport.tensorrt.compile import CompiledEngine
 from specexport.tokenizer_files import describe_tokenizer
+from specruntime.errors import BackendIncompatible, BackendMissing
 from specruntime.manifest import (
     SCHEMA_VERSION,
     CheckPrompt,
@@ -40,10 +42,11 @@ LIBRARIES = (
 
 @dataclass(frozen=True)
 class BuiltGraph:
-    """A compiled graph that passed the parity check."""
+    """A compiled graph past its parity check; `engine` is the compiler's report where one made an engine file."""
 
     compiled: CompiledGraph
     parity: ParityReport
+    engine: CompiledEngine | None = None
 
 
 def build_record(recipe: Recipe, graphs: Mapping[str, BuiltGraph], root: Path) -> dict[str, object]:
@@ -58,11 +61,22 @@ def build_record(recipe: Recipe, graphs: Mapping[str, BuiltGraph], root: Path) -
                 "key": graph.compiled.key,
                 "parity": asdict(graph.parity) | {"tolerance": recipe.parity.tolerance},
                 "passes": [asdict(report) for report in graph.compiled.passes],
-                "step_ms": measure_step_times(_placed(graph, name), root),
+                "engine": graph.engine.model_dump(mode="json") if graph.engine is not None else None,
+                "step_ms": _step_times(graph, name, root),
             }
             for name, graph in graphs.items()
         },
     }
+
+
+def _step_times(graph: BuiltGraph, name: str, root: Path) -> dict[str, float]:
+    """Empty where this machine cannot run the engine it built: TensorRT engines are timed where they run."""
+    try:
+        return measure_step_times(_placed(graph, name), root)
+    except (BackendMissing, BackendIncompatible):
+        if graph.engine is None:
+            raise
+        return {}
 
 
 def bundle_manifest(recipe: Recipe, graphs: Mapping[str, BuiltGraph], root: Path) -> Manifest:
@@ -94,7 +108,7 @@ def _draft_spec(recipe: Recipe, graphs: Mapping[str, BuiltGraph]) -> DraftSpec:
     if isinstance(draft, NgramRecipe):
         return NgramDraft(k=draft.k, max_n=draft.max_n, min_n=draft.min_n)
     if draft.kind == "model":
-        return ModelDraftSpec(k=draft.k, graph=_placed(graphs["draft"], "draft"))
+        return ModelDraftSpec(k=draft.k, fused=draft.fused, graph=_placed(graphs["draft"], "draft"))
     return NoneDraft()
 
 

@@ -12,11 +12,14 @@ from specexport.canonical_graph import RECORD_NAME, CanonicalGraph, code_digest,
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME, describe_graph, save_graph
 from specexport.parity import ParityReport, measure_parity
 from specexport.parity_reference import load_reference
-from specexport.passes import PassReport, run_passes
+from specexport.passes import GraphPass, PassReport, run_passes
+from specexport.passes.fused_draft import FuseDraftSteps
 from specexport.passes.onnxruntime import onnxruntime_passes
 from specexport.quiet import quiet
 from specexport.recipe import Backend
 from specexport.sources.cache import cache_directory, cached_entry, discard_entry, text_sha256
+from specexport.tensorrt.lowering import tensorrt_passes
+from specexport.tensorrt.options import TensorRTBackend
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile
 
@@ -42,40 +45,68 @@ def compile_graph(
     *,
     profiles: tuple[Profile, ...],
     batch: int,
+    fused_steps: int = 0,
     force: bool = False,
 ) -> CompiledGraph:
-    """The variant of `canonical` for `backend`; from the cache where nothing that shapes it changed, unless `force`."""
+    """The variant of `canonical` for `backend`; from the cache where nothing that shapes it changed, unless `force`.
+
+    `fused_steps`: greedy steps of a fused draft, 0 for any other graph. A TensorRT variant is still ONNX here:
+    `specexport.tensorrt.stage` makes its engine once it has passed the parity check.
+    """
+    passes = _passes(backend, batch, fused_steps)
     parts = {
         "canonical": canonical.key,
-        "backend": backend.model_dump(exclude={"threads"}),
-        "code": code_digest("passes/*.py", "graph_files.py", "compiled_graph.py"),
+        "passes": _describe_passes(backend, batch, fused_steps),
+        "code": code_digest("passes/*.py", "tensorrt/lowering/*.py", "graph_files.py", "compiled_graph.py"),
         **{library: version(library) for library in _LIBRARIES},
     }
     key = text_sha256(json.dumps(parts, sort_keys=True))
     place = cache_directory() / "compiled" / key
     if force or not is_intact(place):
         discard_entry(place)
-    cached_entry(place, lambda directory: _write_entry(canonical, backend, directory))
+    cached_entry(place, lambda directory: _write_entry(canonical, passes, directory))
     gc.collect()  # graph nodes and values point at each other: the rewritten weights would outlive the build
     record = json.loads((place / RECORD_NAME).read_text())
     spec = GraphSpec.model_validate_json(json.dumps(record["spec"]))
-    engine = spec.engine.model_copy(update={"threads": backend.threads})
     return CompiledGraph(
         key=key,
         directory=place,
         files=(GRAPH_NAME, WEIGHTS_NAME),
-        spec=spec.model_copy(update={"profiles": profiles, "batch": batch, "engine": engine}),
+        spec=spec.model_copy(update={"profiles": profiles, "batch": batch, "engine": _engine(backend)}),
         passes=tuple(PassReport(r["name"], r["changed"], tuple(r["reasons"])) for r in record["passes"]),
         canonical=canonical,
     )
 
 
-def _write_entry(canonical: CanonicalGraph, backend: Backend, directory: Path) -> None:
+def _passes(backend: Backend, batch: int, fused_steps: int) -> tuple[GraphPass, ...]:
+    fuse: tuple[GraphPass, ...] = (FuseDraftSteps(fused_steps),) if fused_steps else ()
+    if isinstance(backend, TensorRTBackend):
+        return (*fuse, *tensorrt_passes(batch))
+    return (*fuse, *onnxruntime_passes(backend.provider))
+
+
+def _describe_passes(backend: Backend, batch: int, fused_steps: int) -> list[str | int]:
+    """What `_passes` depends on, for the cache key."""
+    if isinstance(backend, TensorRTBackend):
+        return ["tensorrt", batch, fused_steps]
+    return ["onnxruntime", backend.provider, fused_steps]
+
+
+def _engine(backend: Backend) -> OnnxRuntimeEngine:
+    """How ONNX Runtime runs the variant: for good, or, for TensorRT, on the host for the parity check."""
+    if isinstance(backend, TensorRTBackend):
+        return OnnxRuntimeEngine(minimum_version=_MINIMUM_ONNXRUNTIME)
+    return OnnxRuntimeEngine(
+        provider=backend.provider, minimum_version=_MINIMUM_ONNXRUNTIME, threads=backend.threads
+    )
+
+
+def _write_entry(canonical: CanonicalGraph, passes: tuple[GraphPass, ...], directory: Path) -> None:
     model = ir.load(canonical.directory / GRAPH_NAME)
     with quiet():
-        reports = run_passes(model, onnxruntime_passes(backend.provider))
+        reports = run_passes(model, passes)
     save_graph(model, directory)
-    engine = OnnxRuntimeEngine(provider=backend.provider, minimum_version=_MINIMUM_ONNXRUNTIME)
+    engine = OnnxRuntimeEngine(minimum_version=_MINIMUM_ONNXRUNTIME)
     step = (Profile(name="step", width=1, rows=1),)
     spec = describe_graph(model, canonical.facts, file=GRAPH_NAME, profiles=step, batch=1, engine=engine)
     write_record(

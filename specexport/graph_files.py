@@ -57,6 +57,11 @@ def draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:
     return (Profile(name="step", width=1, rows=1), catch_up, *_prefill_ladder(prefill_chunk))
 
 
+def fused_draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:
+    """The two-token window that every proposal of a fused draft is, and the prefill ladder."""
+    return (Profile(name="draft", width=CATCH_UP_WIDTH, rows=1), *_prefill_ladder(prefill_chunk))
+
+
 def _prefill_ladder(chunk: int) -> tuple[Profile, ...]:
     """`chunk` and its halves, so that the end of a prompt is not padded to a whole chunk."""
     widths = {chunk}

@@ -34,6 +34,8 @@ class ParityReport:
 
 def measure_parity(context: Context, reference: ParityReference) -> ParityReport:
     """Half of the reference's tokens are prefilled, the rest judged width by width."""
+    if context.spec.drafted > 1:
+        return _measure_fused(context, reference)
     feeder = Feeder(context)
     ids, tokens = reference.ids, len(reference.ids)
     start = max(1, tokens // 2)
@@ -46,7 +48,25 @@ def measure_parity(context: Context, reference: ParityReference) -> ParityReport
         logits = feeder.logits(feeder.judge(ids[start : start + count], start))
         worst = max(worst, _difference(logits, reference.logits[start : start + count]))
         start += count
-    return ParityReport(worst, _layer_differences(context, reference), tokens, widths)
+    return ParityReport(worst, _layer_differences(context, reference, tokens), tokens, widths)
+
+
+def _measure_fused(context: Context, reference: ParityReference) -> ParityReport:
+    """A fused draft answers with the logits of its first step only; the later steps repeat it on its own argmax."""
+    spec = context.spec
+    window = context.window(min(spec.profiles, key=lambda profile: profile.width).name)
+    width = window.profile.width
+    tokens = min(len(reference.ids), spec.capacity - spec.drafted) // width * width
+    worst = 0.0
+    for start in range(0, tokens, width):
+        window.input_ids[0] = reference.ids[start : start + width]
+        window.position_ids[0] = start + np.arange(width)
+        window.cache_length[0], window.logits_rows[0] = start, width - 1
+        context.run(window)
+        last = start + width - 1
+        logits = context.logits(window)[0, :, : spec.vocab_size]
+        worst = max(worst, _difference(logits, reference.logits[last : last + 1]))
+    return ParityReport(worst, _layer_differences(context, reference, tokens), tokens, (width,))
 
 
 def require_parity(report: ParityReport, tolerance: float, graph: str) -> None:
@@ -81,13 +101,14 @@ def _difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> fl
     return float(difference) if np.isfinite(difference) else float("inf")
 
 
-def _layer_differences(context: Context, reference: ParityReference) -> tuple[float, ...]:
-    rows, tokens = context.cache(), len(reference.ids)
+def _layer_differences(context: Context, reference: ParityReference, tokens: int) -> tuple[float, ...]:
+    rows = context.cache()
     worst = []
     for layer, (key, value) in enumerate(zip(reference.keys, reference.values, strict=True)):
         pairs = ((f"past_key.{layer}", key), (f"past_value.{layer}", value))
         differences = [
-            _difference(rows[name][0, :, :tokens].astype(np.float32), expected) for name, expected in pairs
+            _difference(rows[name][0, :, :tokens].astype(np.float32), expected[:, :tokens])
+            for name, expected in pairs
         ]
         worst.append(max(differences))
     return tuple(worst)

@@ -1,10 +1,11 @@
 """The part of a recipe that says what runs the graphs: one class per kind of backend."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from specexport.recipe_sources import Closed
+from specexport.tensorrt.options import TensorRTBackend
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
@@ -23,5 +24,4 @@ class OnnxRuntimeBackend(Closed):
         return ("fp32", "fp16") if self.provider == "cpu" else ("fp32", "fp16", "bf16")
 
 
-# With a second kind: `Annotated[OnnxRuntimeBackend | Other, Field(discriminator="kind")]`.
-Backend = OnnxRuntimeBackend
+Backend = Annotated[OnnxRuntimeBackend | TensorRTBackend, Field(discriminator="kind")]

@@ -56,6 +56,8 @@ class ModelDraft(ModelSource):
     """Tokens drafted per round."""
     capacity: PositiveInt | None = None
     """KV rows of the draft's cache; the target's capacity where it is not given."""
+    fused: bool = False
+    """All k steps in one graph and one launch, always greedy; pays where a launch costs more than a step."""
 
     @property
     def default_widths(self) -> tuple[int, ...]:

@@ -103,10 +103,10 @@ def _explain_one(item: ErrorDetails, root: type[BaseModel]) -> str:
     if kind == "missing":
         return f"{path}: missing, and required; the keys here are {', '.join(_keys(beside))}"
     if kind == "union_tag_invalid":
-        tag, tags = str(context["tag"]), [_tag(model) for model in below]
+        tag, tags = str(context["tag"]), _all_tags(below)
         return f"{_dotted(path, 'kind')}: found {tag!r}, allowed: {', '.join(tags)}{nearest(tag, tags)}"
     if kind == "union_tag_not_found":
-        return f"{_dotted(path, 'kind')}: missing, and required; allowed: {', '.join(map(_tag, below))}"
+        return f"{_dotted(path, 'kind')}: missing, and required; allowed: {', '.join(_all_tags(below))}"
     if kind == "value_error":
         message = str(context["error"])
         return _dotted(path, message) if _KEY.match(message) else f"{path}: {message}"
@@ -154,14 +154,18 @@ def _walk(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, 
             path = _dotted(path, part)
             below = tuple(member for field in fields for member in _members(field.annotation))
         else:
-            below = tuple(model for model in below if _tag(model) == part) or below
+            below = tuple(model for model in below if part in _tags(model)) or below
     return path, below
 
 
-def _tag(model: type[BaseModel]) -> str:
-    """What pydantic writes into a location for this member of a union: its `kind`, or the class name."""
+def _all_tags(models: Models) -> list[str]:
+    return [tag for model in models for tag in _tags(model)]
+
+
+def _tags(model: type[BaseModel]) -> tuple[str, ...]:
+    """What pydantic writes into a location for this member of a union: one of its kinds, or the class name."""
     kind = model.model_fields.get("kind")
-    return str(get_args(kind.annotation)[0]) if kind else model.__name__
+    return tuple(map(str, get_args(kind.annotation))) if kind else (model.__name__,)
 
 
 def _members(annotation: object) -> Iterator[type[BaseModel]]:

@@ -32,7 +32,7 @@ def measure_step_times(
 
 def _time_window(context: Context, window: Window, repeats: int) -> float:
     width = window.profile.width
-    start = min(CONTEXT_ROWS, context.spec.capacity - width)
+    start = min(CONTEXT_ROWS, context.spec.capacity - width - context.spec.drafted + 1)
     window.cache_length[:] = start
     window.position_ids[:] = start + np.arange(width)
     times = []

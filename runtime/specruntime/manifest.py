@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
+from specruntime.tensorrt_spec import TensorRTEngine
+
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
@@ -51,7 +53,7 @@ class OnnxRuntimeEngine(_Closed):
     threads: PositiveInt | None = None
 
 
-EngineSpec = OnnxRuntimeEngine
+EngineSpec = Annotated[OnnxRuntimeEngine | TensorRTEngine, Field(discriminator="kind")]
 
 
 class GraphSpec(_Closed):
@@ -69,9 +71,20 @@ class GraphSpec(_Closed):
     padded_vocab_size: PositiveInt
     engine: EngineSpec
 
+    @property
+    def drafted(self) -> int:
+        """Ids that one judged row answers with: 1, or the k of a fused draft, which writes k - 1 rows more."""
+        columns = next(tensor.shape[1] for tensor in self.outputs if tensor.name == "top_ids")
+        return columns if isinstance(columns, int) else 1
+
     def profile(self, name: str) -> Profile:
         """The profile called `name`; KeyError when the graph has none."""
         return next(p for p in self.profiles if p.name == name)
+
+
+def stated_threads(graph: GraphSpec) -> int | None:
+    """CPU threads the recipe gave the graph's engine; None where it gave none or the engine uses no CPU threads."""
+    return graph.engine.threads if isinstance(graph.engine, OnnxRuntimeEngine) else None
 
 
 class NoneDraft(_Closed):
@@ -88,10 +101,11 @@ class NgramDraft(_Closed):
 
 
 class ModelDraft(_Closed):
-    """A smaller checkpoint that proposes `k` tokens, one step each."""
+    """A smaller checkpoint that proposes `k` tokens: one step each, or all of them in one `fused` launch."""
 
     kind: Literal["model"] = "model"
     k: PositiveInt
+    fused: bool = False
     graph: GraphSpec
 
 

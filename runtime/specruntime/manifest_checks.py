@@ -19,6 +19,7 @@ def check_manifest(manifest: Manifest) -> None:
     draft = manifest.draft
     if isinstance(draft, ModelDraft):
         check_graph("draft", draft.graph)
+        _check_fused_draft(draft)
     if isinstance(draft, NgramDraft) and draft.min_n > draft.max_n:
         _refuse(f"draft.min_n is {draft.min_n}, above draft.max_n {draft.max_n}")
     if not isinstance(draft, NoneDraft):
@@ -79,8 +80,17 @@ def _check_profiles(label: str, graph: GraphSpec) -> None:
             _refuse(
                 f"{label}: profile {profile.name!r} has {profile.rows} rows in a window of {profile.width}"
             )
-    if all(profile.width != 1 for profile in graph.profiles):
+    if graph.drafted == 1 and all(profile.width != 1 for profile in graph.profiles):
         _refuse(f"{label} has no profile of width 1, so it cannot decode up to its capacity")
+
+
+def _check_fused_draft(draft: ModelDraft) -> None:
+    drafted = draft.graph.drafted
+    expected = draft.k if draft.fused else 1
+    if drafted != expected:
+        _refuse(
+            f"draft: its graph drafts {drafted} tokens a launch, expected {expected} (fused: {draft.fused})"
+        )
 
 
 def _check_draft_length(target: GraphSpec, k: int) -> None:

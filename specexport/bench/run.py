@@ -13,7 +13,7 @@ from specexport.bench.report import BenchReport
 from specexport.step_times import measure_step_times
 from specruntime.bundle import LoadedBundle, load_manifest, open_bundle
 from specruntime.engines import EngineOptions
-from specruntime.manifest import Manifest, NoneDraft
+from specruntime.manifest import Manifest, NoneDraft, stated_threads
 from specruntime.params import SamplingParams
 from specruntime.summary import graphs_of
 
@@ -46,7 +46,7 @@ class BenchPlan:
 def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchReport:
     """Raises what opening, decoding and, with `pytorch`, loading the checkpoint raise."""
     manifest = load_manifest(plan.bundle)
-    threads = plan.threads or manifest.target.engine.threads or usable_cores()
+    threads = plan.threads or stated_threads(manifest.target) or usable_cores()
     options = EngineOptions(threads=threads)
     advance("measuring memory")
     memory = measure_memory(plan.bundle, manifest, threads)

@@ -6,7 +6,7 @@ from time import perf_counter
 
 import click
 
-from specexport.cli.progress import progress
+from specexport.cli.progress import counted_progress
 
 
 @click.command("build")
@@ -22,10 +22,10 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
 
     loaded = load_recipe(recipe)  # refused before the seconds that importing torch takes
     started = perf_counter()
-    with progress() as announce:
+    with counted_progress() as (announce, count):
         announce("loading PyTorch")
         from specexport.build import build as build_bundle
 
-        bundle = build_bundle(loaded, output, force=force, announce=announce)
+        bundle = build_bundle(loaded, output, force=force, announce=announce, steps=count)
     result = {"bundle": str(bundle), "seconds": perf_counter() - started}
     click.echo(json.dumps(result) if as_json else str(bundle))

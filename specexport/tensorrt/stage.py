@@ -114,8 +114,13 @@ def _compile_into(
 
 
 def _optimum(windows: Sequence[WindowShape]) -> WindowShape:
-    """The widest window whose rows are all judged: the verify window, or the plain step without speculation."""
-    return max((window for window in windows if window.rows == window.width), key=lambda window: window.width)
+    """What most launches are: the widest judged window of a target, the narrowest of a graph that judges none."""
+    judged = [window for window in windows if window.rows == window.width]
+    return (
+        max(judged, key=lambda window: window.width)
+        if judged
+        else min(windows, key=lambda window: window.width)
+    )
 
 
 def _engine_spec(

@@ -10,6 +10,7 @@ from specexport.build import build
 from specexport.recipe import Recipe, load_recipe
 from specexport.reference import PytorchReference
 from specruntime import LoadedBundle, open_bundle
+from specruntime.manifest import stated_threads
 from tests.conftest import RECIPES
 
 PROMPTS = {prompt.id: prompt for prompt in load_prompts(RECIPES / "prompts" / "bench.jsonl")}
@@ -39,5 +40,5 @@ def opened(real_bundle: Path) -> Iterator[LoadedBundle]:
 
 
 @pytest.fixture(scope="session")
-def reference(real_bundle: Path, recipe: Recipe) -> PytorchReference:
-    return PytorchReference.of_bundle(real_bundle, recipe.backend.threads)
+def reference(real_bundle: Path, opened: LoadedBundle) -> PytorchReference:
+    return PytorchReference.of_bundle(real_bundle, stated_threads(opened.manifest.target))

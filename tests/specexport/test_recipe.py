@@ -111,7 +111,7 @@ MISTAKES = [
     (
         "backend",
         {"kind": "onnxruntme"},
-        'backend.kind: found "onnxruntme", allowed: onnxruntime',
+        "backend.kind: found 'onnxruntme', allowed: onnxruntime, tensorrt, tensorrt_rtx",
         "did you mean",
     ),
     ("backend", {"kind": "onnxruntime", "provider": "cuda11"}, "backend.provider:", "did you mean 'cuda'?"),

@@ -59,6 +59,7 @@ def new_draft(spec: DraftSpec, context: Context | None, vocab_size: int) -> Draf
 
     `vocab_size` is the target's; raises `InvalidArgument` when a draft model's vocabulary is another.
     """
+    from specruntime.drafts.fused import FusedProposer
     from specruntime.drafts.model import ModelProposer
     from specruntime.drafts.ngram import NgramProposer
     from specruntime.drafts.none import NoProposer
@@ -73,4 +74,4 @@ def new_draft(spec: DraftSpec, context: Context | None, vocab_size: int) -> Draf
             f"the draft {spec.graph.file} has {context.spec.vocab_size} tokens, the target {vocab_size}: "
             "draft and target must share one tokenizer"
         )
-    return ModelProposer(context, k=spec.k)
+    return FusedProposer(context, k=spec.k) if spec.fused else ModelProposer(context, k=spec.k)

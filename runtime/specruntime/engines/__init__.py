@@ -5,6 +5,7 @@ from pathlib import Path
 
 from specruntime.engine import Engine
 from specruntime.manifest import GraphSpec
+from specruntime.tensorrt_spec import TensorRTEngine
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ def open_engine(spec: GraphSpec, root: Path, options: EngineOptions) -> Engine:
     Raises `BackendMissing` when the backend's library is not installed, `BackendIncompatible` when it cannot load
     this graph here.
     """
+    if isinstance(spec.engine, TensorRTEngine):
+        from specruntime.engines.tensorrt import TrtEngine
+
+        return TrtEngine(spec, root, options)
     from specruntime.engines.onnx_runtime import OrtEngine
 
     return OrtEngine(spec, root, options)

@@ -23,7 +23,7 @@ from specruntime.errors import (
     OutOfMemory,
     WrongState,
 )
-from specruntime.manifest import GraphSpec, Profile, TensorSpec
+from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile, TensorSpec
 
 _NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,
@@ -43,14 +43,16 @@ class OrtEngine:
     """Weights and compiled graph; `run` of different contexts may overlap."""
 
     def __init__(self, spec: GraphSpec, root: Path, options: EngineOptions) -> None:
+        entry = spec.engine
+        assert isinstance(entry, OnnxRuntimeEngine), "open_engine chooses the backend by the entry's kind"
         ort = _import_onnxruntime()
-        _require_version(ort.__version__, spec)
+        _require_version(ort.__version__, entry.minimum_version, spec.file)
         self.spec = spec
-        providers = _providers(ort, options.provider or spec.engine.provider)
+        providers = _providers(ort, options.provider or entry.provider)
         path = root / spec.file
         try:
             self._session: Any = ort.InferenceSession(
-                path, _session_options(ort, spec, options), providers=providers
+                path, _session_options(ort, entry, options), providers=providers
             )
         except Exception as error:
             raise BackendIncompatible(
@@ -197,12 +199,10 @@ def _import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _require_version(found: str, spec: GraphSpec) -> None:
-    needed = spec.engine.minimum_version
+def _require_version(found: str, needed: str, file: str) -> None:
     if _version_key(found) < _version_key(needed):
         raise BackendIncompatible(
-            f"onnxruntime {found} is installed, {spec.file} needs {needed} or newer: "
-            f"pip install 'onnxruntime>={needed}'"
+            f"onnxruntime {found} is installed, {file} needs {needed} or newer: pip install 'onnxruntime>={needed}'"
         )
 
 
@@ -210,10 +210,10 @@ def _version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
-def _session_options(ort: Any, spec: GraphSpec, options: EngineOptions) -> Any:
+def _session_options(ort: Any, entry: OnnxRuntimeEngine, options: EngineOptions) -> Any:
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
-    settings.intra_op_num_threads = options.threads or spec.engine.threads or _usable_cores()
+    settings.intra_op_num_threads = options.threads or entry.threads or _usable_cores()
     settings.inter_op_num_threads = 1
     if options.profile_to is not None:
         settings.enable_profiling = True
