@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from specexport.errors import CheckpointUnsupported
 from specexport.export.adapter import ScatterCache, WindowInputs, adapted, window_inputs
+from specexport.export.rewrite_rules import forget_graph
 from specexport.export.support import CacheLayout
 from specexport.export.trace_errors import unsupported
 
@@ -100,6 +101,7 @@ def trace_graph(
             Exception
         ) as error:  # the tracer and the converter raise many classes, all of them about this model
             raise unsupported(model.config.model_type, error) from None
+    forget_graph()
     assert program is not None, "torch.onnx.export returns None only when it writes a file"
     _require_symbolic(program.model.graph, model.config.model_type)
     padded = model.get_output_embeddings().weight.shape[0]

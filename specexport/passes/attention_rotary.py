@@ -73,7 +73,7 @@ def _fold(attention: ir.Node, tables: _Tables) -> str | None:
     rotations = [_rotary(value) for value in attention.inputs[:2]]
     query, key = rotations
     if query is None and key is None:
-        return "query and key are not rotated"
+        return "query and key do not come from a RotaryEmbedding operator"
     if query is None or key is None or query.inputs[1:4] != key.inputs[1:4]:
         return "query and key are not rotated alike by RotaryEmbedding"
     if _style(query) != _style(key) or query.attributes.get_float("scale", 1.0) != 1.0:

@@ -3,6 +3,7 @@
 import onnx_ir as ir
 from transformers.exporters.onnxruntime_fusions import fuse_for_onnxruntime
 
+from specexport.export.rewrite_rules import forget_graph
 from specexport.passes import PassReport
 
 
@@ -17,6 +18,7 @@ class FuseOperators:
     def __call__(self, model: ir.Model) -> PassReport:
         before = len(model.graph)
         fuse_for_onnxruntime(model, self._provider)
+        forget_graph()
         model.opset_imports.setdefault("com.microsoft", 1)
         changed = before - len(model.graph)
         return PassReport(self.name, changed, () if changed else ("no operator matched a fusion",))

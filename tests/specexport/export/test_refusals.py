@@ -65,7 +65,7 @@ def test_a_sliding_mask_shows_the_last_rows_only() -> None:
         (lambda b, h, q, k: k >= 0, None, "shows key"),  # bidirectional
         (lambda b, h, q, k: (k <= q) & (q - k < 5), 4, "shows key"),  # not the window its layer declares
         (lambda b, h, q, k: (k <= q) & (q - k <= 3), 5, "hides key"),
-        (lambda b, h, q, k: torch.zeros(3)[q] == 0, None, "depends on more than positions"),
+        (lambda b, h, q, k: torch.ones(1)[k] * (k <= q), None, "depends on more than positions"),
     ],
 )
 def test_other_masks_are_refused(rule: Rule, local_size: int | None, message: str) -> None:
@@ -120,21 +120,17 @@ def test_an_operation_without_onnx_form_is_named() -> None:
     [
         (lambda x: x * 2 if x.sum() > 0 else x, r"data-dependent .* in <lambda>"),
         (lambda x: torch.special.bessel_j0(x), r"the operation prims\.bessel_j0 has no ONNX form"),
-        (lambda x: x + torch.zeros(x.shape[1], 64)[: int(x.shape[1])], None),
         (lambda x: x + torch.zeros(5, 64), r"fixes input_ids to \[B, 5\] in its own code"),
     ],
-    ids=["a branch on values", "an operator ONNX lacks", "a width computed", "a width written down"],
+    ids=["a branch on values", "an operator ONNX lacks", "a width written down"],
 )
 @pytest.mark.slow
-def test_what_stops_a_trace_is_named(mlp: Callable[[Tensor], Tensor], message: str | None) -> None:
+def test_what_stops_a_trace_is_named(mlp: Callable[[Tensor], Tensor], message: str) -> None:
     sizes = next(a.sizes for a in EXPORTED if a.model_type == "llama")
     model = random_model("llama", {**sizes, "num_hidden_layers": 1})
     model.get_submodule("model.layers.0.mlp").forward = mlp
     with quiet():
         layout = check_supported(model)
-        if message is None:
-            trace_graph(model, layout, capacity=CAPACITY, vocab_size=VOCAB_SIZE)
-            return
         with pytest.raises(CheckpointUnsupported, match=message) as failure:
             trace_graph(model, layout, capacity=CAPACITY, vocab_size=VOCAB_SIZE)
     assert "\n" not in str(failure.value)
