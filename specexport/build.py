@@ -3,38 +3,31 @@
 The order of stages and nothing else; each stage is a function of its own module.
 """
 
-from importlib.metadata import version
 from pathlib import Path
 from shutil import copyfile, copytree
 
 import yaml
 
-from specexport.build_record import LIBRARIES, BuiltGraph, build_record, bundle_manifest
-from specexport.bundle_writer import BUILD_RECORD_NAME, staged_bundle, write_build_record, write_manifest
-from specexport.canonical_graph import CanonicalGraph, canonical_key, code_digest, export_canonical
+from specexport.build_record import BuiltGraph, build_record, bundle_manifest
+from specexport.bundle_writer import staged_bundle, write_build_record, write_manifest
+from specexport.canonical_graph import CanonicalGraph, canonical_key, export_canonical
 from specexport.compiled_graph import check_parity, compile_graph
+from specexport.currency import build_key, default_output, is_current
 from specexport.graph_files import draft_profiles, fused_draft_profiles, target_profiles
 from specexport.parity import require_parity
 from specexport.recipe import ModelDraft, Recipe
 from specexport.recipe_checkpoints import Announce, RecipeCheckpoints
-from specexport.sources.cache import text_sha256
 from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.options import TensorRTBackend
 from specexport.tensorrt.stage import check_machine, compile_tensorrt, read_report
 from specexport.vocabulary import require_shared_vocabulary
 from specruntime.bundle import load_manifest
-from specruntime.errors import SpecError
 from specruntime.manifest import Profile
 
 RECIPE_NAME = "recipe.yaml"
 
 
 def _silent(stage: str) -> None: ...
-
-
-def default_output(recipe: Recipe) -> Path:
-    """Where a recipe's bundle goes when nobody says: `./<recipe name>.bundle`."""
-    return Path(f"{recipe.name}.bundle")
 
 
 def build(
@@ -56,8 +49,8 @@ def build(
         check_machine(recipe.backend)
     announce("fetching the checkpoint")
     checkpoints = RecipeCheckpoints(recipe, announce)
-    key = _build_key(recipe, checkpoints)
-    if not force and _is_current(output, key):
+    key = build_key(recipe, checkpoints.digests)
+    if not force and is_current(output, key):
         announce("nothing changed")
         return output
     canonical = _export(recipe, checkpoints, force)
@@ -137,23 +130,6 @@ def _profiles(recipe: Recipe, name: str) -> tuple[Profile, ...]:
     if name == "draft":
         return draft_profiles(recipe.prefill_chunk)
     return target_profiles(recipe.verify_widths, recipe.prefill_chunk)
-
-
-def _build_key(recipe: Recipe, checkpoints: RecipeCheckpoints) -> str:
-    """Of everything that decides the bundle: recipe, checkpoints, code and libraries."""
-    libraries = [f"{name} {version(name)}" for name in LIBRARIES]
-    digests = [recipe.model_dump_json(), code_digest("**/*.py"), *checkpoints.digests.values(), *libraries]
-    return text_sha256("|".join(digests))
-
-
-def _is_current(output: Path, key: str) -> bool:
-    """Whether `output` is an intact bundle built from the same inputs."""
-    try:
-        load_manifest(output)
-        record = yaml.safe_load((output / BUILD_RECORD_NAME).read_text())
-    except (SpecError, OSError, yaml.YAMLError):
-        return False
-    return isinstance(record, dict) and record.get("key") == key
 
 
 def _copy_graph(graph: BuiltGraph, destination: Path) -> None:

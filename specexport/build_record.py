@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specexport.bundle_writer import record_files
 from specexport.compiled_graph import CompiledGraph
+from specexport.currency import LIBRARIES
 from specexport.parity import ParityReport
 from specexport.recipe import NgramDraft as NgramRecipe
 from specexport.recipe import Recipe
@@ -26,18 +27,6 @@ from specruntime.manifest import (
     NoneDraft,
 )
 from specruntime.manifest import ModelDraft as ModelDraftSpec
-
-LIBRARIES = (
-    "specexport",
-    "specruntime",
-    "torch",
-    "transformers",
-    "onnx",
-    "onnx-ir",
-    "onnxscript",
-    "onnxruntime",
-    "optimum",
-)
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,15 @@ weights into PyTorch and traces nothing.
 """
 
 import gc
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from shutil import copytree
 
-import specexport
 from specexport.checkpoint import Checkpoint, check_context
+from specexport.digests import code_digest
 from specexport.export import check_supported, freeze_rope, trace_graph
 from specexport.graph_files import GraphFacts, save_graph
 from specexport.parity_reference import save_reference, take_reference
@@ -51,14 +49,6 @@ def canonical_key(digest: str, *, precision: str, capacity: int, reference_token
         **{library: version(library) for library in _LIBRARIES},
     }
     return text_sha256(json.dumps(parts, sort_keys=True))
-
-
-@cache
-def code_digest(*patterns: str) -> str:
-    """Of this package's sources that match, so that a changed exporter does not reuse what an older one made."""
-    root = Path(specexport.__file__).parent
-    paths = sorted(path for pattern in patterns for path in root.glob(pattern))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def export_canonical(

@@ -3,7 +3,6 @@
 What cannot become a bundle is refused here by `refusals`; whether its attention fits a graph is judged by the export.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,13 +12,14 @@ import torch
 from optimum.exporters.tasks import TasksManager
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedModel
 
+from specexport.digests import source_digest
 from specexport.errors import CheckpointUnsupported
 from specexport.quiet import quiet
 from specexport.recipe import ModelSource, NoiseSource, Precision, RandomSource
 from specexport.refusals import require_all_weights, require_causal, unsupported_config
 from specexport.sources import locate
 from specexport.sources.address import parse_address
-from specexport.sources.cache import cache_directory, cached_entry, text_sha256
+from specexport.sources.cache import cache_directory, cached_entry
 from specexport.sources.gguf_reading import gguf_read_once
 from specexport.sources.located import Located
 from specexport.vocabulary import TOKENIZER_FILE, end_token_ids, real_vocab_size, require_shared_vocabulary
@@ -45,22 +45,6 @@ class Checkpoint:
     padded_vocab_size: int
     eos_token_ids: tuple[int, ...]
     generation_config: GenerationConfig
-
-
-def source_digest(spec: ModelSource, target_digest: str = "") -> str:
-    """Hex SHA-256 that changes when the checkpoint does, without loading it; files are fetched if need be.
-
-    `target_digest` is the digest of the target that `noise_of_target` copies. Raises `SourceError`.
-    """
-    if isinstance(spec.source, str):
-        return locate(parse_address(spec.source), spec.sha256).digest
-    made = {
-        "source": spec.source.model_dump(),
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-    }
-    target_part = target_digest if isinstance(spec.source, NoiseSource) else ""
-    return text_sha256(json.dumps(made, sort_keys=True) + target_part)
 
 
 def load_checkpoint(

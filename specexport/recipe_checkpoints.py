@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from specexport.checkpoint import Checkpoint, load_checkpoint, source_digest
+from specexport.checkpoint import Checkpoint, load_checkpoint
+from specexport.digests import checkpoint_digests
 from specexport.recipe import ModelDraft, Recipe
 
 Announce = Callable[[str], None]
@@ -11,16 +12,14 @@ Announce = Callable[[str], None]
 class RecipeCheckpoints:
     """Loaded when first needed and kept until `release`; the digests cost no loading.
 
-    Raises what `load_checkpoint` and `source_digest` raise.
+    Raises what `load_checkpoint` and `checkpoint_digests` raise.
     """
 
     def __init__(self, recipe: Recipe, announce: Announce) -> None:
         self._recipe = recipe
         self._announce = announce
         self._loaded: dict[str, Checkpoint] = {}
-        self.digests = {"target": source_digest(recipe.target)}
-        if isinstance(recipe.draft, ModelDraft):
-            self.digests["draft"] = source_digest(recipe.draft, self.digests["target"])
+        self.digests = checkpoint_digests(recipe)
 
     def loader(self, name: str) -> Callable[[], Checkpoint]:
         return lambda: self._load(name)

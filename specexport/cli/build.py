@@ -22,10 +22,18 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
 
     loaded = load_recipe(recipe)  # refused before the seconds that importing torch takes
     started = perf_counter()
-    with counted_progress() as (announce, count):
-        announce("loading PyTorch")
-        from specexport.build import build as build_bundle
+    from specexport.currency import build_key, default_output, is_current
+    from specexport.digests import checkpoint_digests
 
-        bundle = build_bundle(loaded, output, force=force, announce=announce, steps=count)
+    bundle = output or default_output(loaded)
+    with counted_progress() as (announce, count):
+        announce("fetching the checkpoint")
+        if not force and is_current(bundle, build_key(loaded, checkpoint_digests(loaded))):
+            announce("nothing changed")
+        else:
+            announce("loading PyTorch")
+            from specexport.build import build as build_bundle
+
+            build_bundle(loaded, bundle, force=force, announce=announce, steps=count)
     result = {"bundle": str(bundle), "seconds": perf_counter() - started}
     click.echo(json.dumps(result) if as_json else str(bundle))

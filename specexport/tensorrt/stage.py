@@ -11,8 +11,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from specexport.canonical_graph import code_digest, is_intact, write_record
+from specexport.canonical_graph import is_intact, write_record
 from specexport.compiled_graph import CompiledGraph
+from specexport.digests import code_digest
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME
 from specexport.sources.cache import cache_directory, cached_entry, discard_entry, text_sha256
 from specexport.tensorrt.capability import CAPABILITIES

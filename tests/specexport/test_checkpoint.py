@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specexport.checkpoint import Checkpoint, check_context, load_checkpoint, source_digest
+from specexport.checkpoint import Checkpoint, check_context, load_checkpoint
+from specexport.digests import source_digest
 from specexport.errors import CheckpointUnsupported, SourceError, TokenizerMismatch
 from specexport.recipe import ModelDraft, Precision, Target
 from tests.specexport.conftest import random_target

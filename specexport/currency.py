@@ -1,0 +1,55 @@
+"""Whether a bundle is what its recipe would build now. Cheap: no checkpoint is loaded, torch is not imported."""
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from specexport.bundle_writer import BUILD_RECORD_NAME
+from specexport.digests import code_digest
+from specexport.recipe import Recipe
+from specexport.sources.cache import text_sha256
+from specruntime.bundle import load_manifest
+from specruntime.errors import SpecError
+
+LIBRARIES = (
+    "specexport",
+    "specruntime",
+    "torch",
+    "transformers",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "onnxruntime",
+    "optimum",
+)
+
+
+def default_output(recipe: Recipe) -> Path:
+    """Where a recipe's bundle goes when nobody says: `./<recipe name>.bundle`."""
+    return Path(f"{recipe.name}.bundle")
+
+
+def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
+    """Of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and libraries."""
+    backend = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}.get(recipe.backend.kind)
+    libraries = [f"{name} {_version(name)}" for name in (*LIBRARIES, *([backend] if backend else []))]
+    parts = [recipe.model_dump_json(), code_digest("**/*.py"), *digests.values(), *libraries]
+    return text_sha256("|".join(parts))
+
+
+def is_current(output: Path, key: str) -> bool:
+    """Whether `output` is an intact bundle that was built from the same inputs."""
+    try:
+        load_manifest(output)
+        record = json.loads((output / BUILD_RECORD_NAME).read_text())
+    except (SpecError, OSError, ValueError):
+        return False
+    return isinstance(record, dict) and record.get("key") == key
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "none"

@@ -1,0 +1,45 @@
+"""Digests of what a build depends on: checkpoints and this package's own sources. Imports neither torch nor onnx."""
+
+import hashlib
+import json
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import specexport
+from specexport.recipe import ModelDraft, ModelSource, NoiseSource, Recipe
+from specexport.sources import locate
+from specexport.sources.address import parse_address
+from specexport.sources.cache import text_sha256
+
+
+def source_digest(spec: ModelSource, target_digest: str = "") -> str:
+    """Hex SHA-256 that changes when the checkpoint does, without loading it; files are fetched if need be.
+
+    `target_digest` is the digest of the target that `noise_of_target` copies. Raises `SourceError`.
+    """
+    if isinstance(spec.source, str):
+        return locate(parse_address(spec.source), spec.sha256).digest
+    made = {
+        "source": spec.source.model_dump(),
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
+    target_part = target_digest if isinstance(spec.source, NoiseSource) else ""
+    return text_sha256(json.dumps(made, sort_keys=True) + target_part)
+
+
+def checkpoint_digests(recipe: Recipe) -> dict[str, str]:
+    """`source_digest` of each checkpoint a recipe names: "target", and "draft" where a model drafts."""
+    digests = {"target": source_digest(recipe.target)}
+    if isinstance(recipe.draft, ModelDraft):
+        digests["draft"] = source_digest(recipe.draft, digests["target"])
+    return digests
+
+
+@cache
+def code_digest(*patterns: str) -> str:
+    """Of this package's sources that match, so that a changed exporter does not reuse what an older one made."""
+    root = Path(specexport.__file__).parent
+    paths = sorted(path for pattern in patterns for path in root.glob(pattern))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
