@@ -18,12 +18,16 @@ from specruntime.windows import Feeder
 
 @dataclass(frozen=True)
 class ParityReport:
-    """Largest absolute differences from PyTorch. `layer_difference[n]` is over the key and value rows of layer n."""
+    """Largest absolute differences from PyTorch. `layer_difference[n]` is over the key and value rows of layer n.
+
+    `widened`: the graph is bfloat16, and its twin in float32 arithmetic was compared (see `WidenBfloat16`).
+    """
 
     logit_difference: float
     layer_difference: tuple[float, ...]
     tokens: int
     widths: tuple[int, ...]
+    widened: bool = False
 
     def first_layer(self, tolerance: float) -> int | None:
         """The first layer whose KV rows differ by more than `tolerance`; None when it arises after the last one."""

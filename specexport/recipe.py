@@ -116,6 +116,12 @@ class Recipe(Closed):
         return stated or self.capacity
 
     @model_validator(mode="after")
+    def _check_batch(self) -> Self:
+        if self.batch != 1:
+            raise ValueError(f"batch: found {self.batch}, expected 1: a session decodes one sequence")
+        return self
+
+    @model_validator(mode="after")
     def _check_widths(self) -> Self:
         widths = self.verify_widths
         if isinstance(self.draft, NoneDraft):
@@ -153,7 +159,8 @@ class Recipe(Closed):
     def _check_precision(self) -> Self:
         if self.precision not in self.backend.precisions:
             raise ValueError(
-                f"precision: found {self.precision}, allowed with this backend: {', '.join(self.backend.precisions)}"
+                f"precision: found {self.precision}, allowed with this backend: "
+                f"{', '.join(self.backend.precisions)}; {self.backend.precision_advice}"
             )
         return self
 

@@ -23,5 +23,10 @@ class OnnxRuntimeBackend(Closed):
         """What the provider has kernels for."""
         return ("fp32", "fp16") if self.provider == "cpu" else ("fp32", "fp16", "bf16")
 
+    @property
+    def precision_advice(self) -> str:
+        """What to do about a precision that is not among them."""
+        return "ONNX Runtime has few bf16 kernels on the CPU; bf16 needs backend.provider: cuda or tensorrt"
+
 
 Backend = Annotated[OnnxRuntimeBackend | TensorRTBackend, Field(discriminator="kind")]

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from specexport.passes import PassReport
 from specexport.passes.graph_builder import Builder
-from specexport.passes.window_attention import SplitAttention, match_attention
+from specexport.passes.window_attention import SPLIT_PROPERTY, SplitAttention, match_attention
 
 
 @dataclass
@@ -128,7 +128,13 @@ class _Copier:
             self._build.concat(self._new_rows[past], axis=2) for past in (split.past_key, split.past_value)
         )
         lengths = self._inputs["cache_length"]
-        return split.emit(self._build, query, mask, lengths, keys=keys, values=values, new_mask=step.new_mask)
+        result = split.emit(
+            self._build, query, mask, lengths, keys=keys, values=values, new_mask=step.new_mask
+        )
+        producer = result.producer()
+        assert producer is not None
+        producer.metadata_props[SPLIT_PROPERTY] = f"{node.name}, step {len(self._new_rows[split.past_key])}"
+        return result
 
     def _finish(self, names: dict[str | None, ir.Value], logits: ir.Value, tokens: list[ir.Value]) -> None:
         build = self._build

@@ -12,6 +12,9 @@ import onnx_ir as ir
 from specexport.export.adapter import FULL_WINDOW, WINDOW_PROPERTY
 from specexport.passes.graph_builder import Builder
 
+SPLIT_PROPERTY = "specexport.split_attention"
+"""On the last node of an attention written as primitive operators: the name of the node it was."""
+
 _FLOAT = ir.DataType.FLOAT
 
 

@@ -61,5 +61,10 @@ class TensorRTBackend(BaseModel):
         """What has a fused attention kernel; fp32 has none and builds only where attention may be decomposed."""
         return ("fp16", "bf16", "fp32") if self.decomposable_attention else ("fp16", "bf16")
 
+    @property
+    def precision_advice(self) -> str:
+        """What to do about a precision that is not among them."""
+        return "fp32 attention has no fused kernel; backend.decomposable_attention: true builds it without one"
+
     def _asks_for(self, key: str) -> bool:
         return bool(getattr(self, key) != type(self).model_fields[key].default)

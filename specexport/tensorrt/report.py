@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from specexport.tensorrt.layers import Layer, parse_inspection
 
+_NAMED = 4  # unfused attentions named in warnings; a fused draft has one per layer and step
 _FUSED_ATTENTION = "mha"  # Myelin names its fused attention kernels _gemm_mha_v2 and the like
 
 
@@ -61,7 +62,9 @@ class EngineReport(_Fact):
 
     def warnings(self) -> tuple[str, ...]:
         """One line per thing a person should know before shipping this engine."""
-        lines = [f"attention did not fuse: {name}" for name in self.unfused_attention]
+        lines = [f"attention did not fuse: {name}" for name in self.unfused_attention[:_NAMED]]
+        if (more := len(self.unfused_attention) - _NAMED) > 0:
+            lines.append(f"attention did not fuse: {more} more, named in engine.json")
         if self.cache_copies:
             lines.append(
                 f"{len(self.cache_copies)} compiled layers read a whole KV cache and write a tensor of the same size "

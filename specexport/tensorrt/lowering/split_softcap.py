@@ -11,13 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from specexport.passes import PassReport
+from specexport.passes.window_attention import SPLIT_PROPERTY
 from specexport.tensorrt.lowering.graph_edit import constant, insert_node, rewrite_attention
-
-SPLIT_PROPERTY = "specexport.split_attention"
 
 
 def split_attention(graph: ir.Graph) -> tuple[str, ...]:
-    """Names of the Attention nodes that `SplitSoftcap` took apart in this graph."""
+    """Names of the Attention nodes that `SplitSoftcap` or a fused draft took apart in this graph."""
     return tuple(
         node.metadata_props[SPLIT_PROPERTY] for node in graph if SPLIT_PROPERTY in node.metadata_props
     )
