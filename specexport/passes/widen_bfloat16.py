@@ -51,5 +51,5 @@ def _widen_attribute(node: ir.Node, attribute: ir.Attr) -> bool:
     return False
 
 
-def _widen_tensor(tensor: ir.TensorProtocol, name: str | None) -> ir.Tensor:
+def _widen_tensor(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().astype(np.float32), name=name)
