@@ -18,8 +18,9 @@ from specexport.parity import require_parity
 from specexport.recipe import ModelDraft, Recipe
 from specexport.recipe_checkpoints import Announce, RecipeCheckpoints
 from specexport.tensorrt.journal import Progress
+from specexport.tensorrt.machine import check_machine
 from specexport.tensorrt.options import TensorRTBackend
-from specexport.tensorrt.stage import check_machine, compile_tensorrt, read_report
+from specexport.tensorrt.stage import compile_tensorrt, read_report
 from specexport.vocabulary import require_shared_vocabulary
 from specruntime.bundle import load_manifest
 from specruntime.manifest import Profile

@@ -51,21 +51,21 @@ def build_record(recipe: Recipe, graphs: Mapping[str, BuiltGraph], root: Path) -
                 "parity": asdict(graph.parity) | {"tolerance": recipe.parity.tolerance},
                 "passes": [asdict(report) for report in graph.compiled.passes],
                 "engine": graph.engine.model_dump(mode="json") if graph.engine is not None else None,
-                "step_ms": _step_times(graph, name, root),
+                **_step_times(graph, name, root),
             }
             for name, graph in graphs.items()
         },
     }
 
 
-def _step_times(graph: BuiltGraph, name: str, root: Path) -> dict[str, float]:
-    """Empty where this machine cannot run the engine it built: TensorRT engines are timed where they run."""
+def _step_times(graph: BuiltGraph, name: str, root: Path) -> dict[str, object]:
+    """`step_ms` by width, or null and `step_ms_reason` where this machine cannot run the engine it built."""
     try:
-        return measure_step_times(_placed(graph, name), root)
-    except (BackendMissing, BackendIncompatible):
+        return {"step_ms": measure_step_times(_placed(graph, name), root)}
+    except (BackendMissing, BackendIncompatible) as error:
         if graph.engine is None:
             raise
-        return {}
+        return {"step_ms": None, "step_ms_reason": f"the build host cannot run the engine: {error}"}
 
 
 def bundle_manifest(recipe: Recipe, graphs: Mapping[str, BuiltGraph], root: Path) -> Manifest:

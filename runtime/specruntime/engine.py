@@ -35,6 +35,7 @@ class Context(Protocol):
     """One session's KV cache and staging buffers over one engine. Not thread-safe."""
 
     spec: GraphSpec
+    replays: dict[str, int]  # launches of captured device graphs by profile; empty where the backend has none
 
     def window(self, profile: str) -> Window:
         """The staging buffers of the profile; KeyError for a name the graph does not have."""

@@ -8,14 +8,20 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class EngineTally:
-    """Engine calls of one context: seconds spent inside them and their number by profile name."""
+    """Engine calls of one context: seconds spent inside them and their number by profile name.
+
+    `replays` counts the calls that replayed a captured CUDA graph; a backend without such graphs has none.
+    """
 
     seconds: float = 0.0
     calls: dict[str, int] = field(default_factory=dict)
+    replays: dict[str, int] = field(default_factory=dict)
 
-    def add(self, profile: str, seconds: float) -> None:
+    def add(self, profile: str, seconds: float, *, replayed: bool = False) -> None:
         self.seconds += seconds
         self.calls[profile] = self.calls.get(profile, 0) + 1
+        if replayed:
+            self.replays[profile] = self.replays.get(profile, 0) + 1
 
 
 @dataclass(slots=True)
@@ -104,4 +110,5 @@ class Statistics:
             "draft_engine_ms": 1e3 * self.draft.seconds,
             "target_calls": dict(self.target.calls),
             "draft_calls": dict(self.draft.calls),
+            "graph_replays": {"target": dict(self.target.replays), "draft": dict(self.draft.replays)},
         }

@@ -76,8 +76,25 @@ def _describe(manifest: Manifest, graph: GraphSpec, built: dict[str, Any]) -> di
         "profiles": [profile.model_dump() for profile in graph.profiles],
         "weights_mb": weight_bytes(manifest, graph) / _MB,
         "kv_mb": cache_bytes(graph) / _MB,
-        "step_ms": built.get("step_ms", {}),
+        "step_ms": built.get("step_ms") or {},
+        "step_ms_reason": built.get("step_ms_reason"),
+        "engine_report": _describe_engine((built.get("engine") or {}).get("report")),
         "parity": {key: value for key, value in parity.items() if key != "layer_difference"},
+    }
+
+
+def _describe_engine(report: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The compiler's report in numbers; None where no engine was compiled."""
+    if report is None:
+        return None
+    counted = ("fused_attention", "unfused_attention", "kv_cache_updates", "cache_copies")
+    sizes = {name: report[f"{name}_bytes"] / _MB for name in ("engine", "weights")}
+    return {
+        "engine_mb": sizes["engine"],
+        "weights_mb": sizes["weights"],
+        "compiled_layers": report["compiled_layers"],
+        **{name: len(report[name]) for name in counted},
+        "first_unfused_attention": next(iter(report["unfused_attention"]), None),
     }
 
 
@@ -128,9 +145,33 @@ def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:
     if graph["step_ms"]:
         times = ", ".join(f"{width}: {ms:.1f} ms" for width, ms in graph["step_ms"].items())
         lines.append(f"         step at build {times}")
+    elif graph["step_ms_reason"]:
+        lines.append(f"         steps not timed: {graph['step_ms_reason']}")
+    if report := graph["engine_report"]:
+        lines += _render_engine(report)
     if parity := graph["parity"]:
         lines.append(
             f"         logits within {parity['logit_difference']:.1e} of PyTorch over {parity['tokens']} tokens "
             f"(tolerance {parity['tolerance']:.1e})"
+            + (", computed in float32" if parity.get("widened") else "")
+        )
+    return lines
+
+
+def _render_engine(report: dict[str, Any]) -> list[str]:
+    ratio = f" ({report['engine_mb'] / report['weights_mb']:.2f}x)" if report["weights_mb"] else ""
+    lines = [
+        f"         engine {report['engine_mb']:.1f} MB, {report['weights_mb']:.1f} MB of weights{ratio}, "
+        f"{report['fused_attention']} attentions fused, {report['kv_cache_updates']} KV caches updated in place"
+    ]
+    if report["unfused_attention"]:
+        lines.append(
+            f"         warning: {report['unfused_attention']} attentions did not fuse "
+            f"(first: {report['first_unfused_attention']})"
+        )
+    if report["cache_copies"]:
+        lines.append(
+            f"         warning: {report['cache_copies']} of {report['compiled_layers']} compiled layers read a whole "
+            "KV cache and write a tensor of the same size"
         )
     return lines

@@ -98,9 +98,7 @@ class Feeder:
             window.query_lengths[0] = count
         if window.profile.rows == 1:
             window.logits_rows[0, 0] = count - 1
-        started = perf_counter()
-        self.context.run(window)
-        self.tally.add(window.profile.name, perf_counter() - started)
+        run_counted(self.context, window, self.tally)
         return Rows(window, 0 if window.profile.rows == 1 else count - judged, judged)
 
     def logits(self, rows: Rows) -> NDArray[np.float32]:
@@ -110,6 +108,14 @@ class Feeder:
     def top_ids(self, rows: Rows) -> NDArray[np.int64]:
         """[count] argmax of the judged rows; valid until the next run."""
         return rows.window.top_ids[0, rows.first : rows.first + rows.count]
+
+
+def run_counted(context: Context, window: Window, tally: EngineTally) -> None:
+    """Runs a staged window and books the call, its seconds and whether a captured graph was replayed."""
+    profile = window.profile.name
+    replayed, started = context.replays.get(profile, 0), perf_counter()
+    context.run(window)
+    tally.add(profile, perf_counter() - started, replayed=context.replays.get(profile, 0) > replayed)
 
 
 def _refuse_unsupported(spec: GraphSpec) -> None:

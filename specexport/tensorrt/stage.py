@@ -1,7 +1,6 @@
 """The build stage: a lowered graph in, the files and manifest entry of its engine out, kept in the cache.
 
-Owns what an engine depends on (graph, options, windows, library, device) and the check that this machine can build
-at all.
+Owns what an engine depends on: graph, options, windows, library, device.
 """
 
 import json
@@ -20,31 +19,16 @@ from specexport.tensorrt.capability import CAPABILITIES
 from specexport.tensorrt.compile import LAYERS_NAME, CompiledEngine, CompileRequest, compile_engine
 from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.lowering import split_attention_names
+from specexport.tensorrt.machine import check_machine
 from specexport.tensorrt.options import TensorRTBackend
 from specexport.tensorrt.profiles import WindowShape, profile_index
 from specruntime.engines.cuda_driver import compute_capability, open_driver
-from specruntime.engines.tensorrt_library import Library, load_library
-from specruntime.errors import BackendIncompatible, BackendMissing
+from specruntime.engines.tensorrt_library import Library
 from specruntime.manifest import GraphSpec, Profile
 from specruntime.tensorrt_spec import TensorRTEngine
 
 ENGINE_NAME = "graph.engine"
 REPORT_NAME = "engine.json"
-
-
-def check_machine(backend: TensorRTBackend) -> Library:
-    """The library that will build. Raises `BackendMissing` or `BackendIncompatible` when this machine cannot."""
-    library = load_library(backend.kind)
-    if CAPABILITIES[backend.kind].builds_without_gpu:
-        return library
-    try:
-        open_driver()
-    except (BackendMissing, BackendIncompatible) as error:
-        raise type(error)(
-            f"{backend.kind} builds engines on the GPU they will run on: {error}; build on the GPU host, or use "
-            "backend.kind: tensorrt_rtx, which builds without one"
-        ) from None
-    return library
 
 
 def compile_tensorrt(

@@ -77,6 +77,7 @@ class ScriptedContext:
 
     def __init__(self, spec: GraphSpec, language: Language) -> None:
         self.spec = spec
+        self.replays: dict[str, int] = {}
         self.language = language
         self.failing: Callable[[], bool] = lambda: False
         self.runs: list[str] = []  # profiles

@@ -109,6 +109,32 @@ def test_a_fused_round_is_two_launches_even_when_all_is_accepted(place: Place, m
     drafter.close()
 
 
+def test_statistics_count_graph_replays_and_tokens_do_not_depend_on_them(
+    place: Place, machine: Machine
+) -> None:
+    target = TrtEngine(place.target.trt, place.target.root, EngineOptions())
+    drafter = TrtEngine(place.draft.trt, place.draft.root, EngineOptions())
+    answers = {}
+    for replaying in (True, False):
+        contexts = (target.new_context(), drafter.new_context())
+        if not replaying:
+            for context in contexts:
+                context.forget_graphs()
+        session = _session(place, contexts[0], FusedProposer(contexts[1], k=K))
+        answers[replaying] = _decode(session, SamplingParams())
+        stats = session.stats
+        assert stats.target.replays == (stats.target.calls if replaying else {})
+        assert stats.draft.replays == (stats.draft.calls if replaying else {})
+        assert stats.as_dict()["graph_replays"] == {
+            "target": stats.target.replays,
+            "draft": stats.draft.replays,
+        }
+        session.close()
+    assert answers[True] == answers[False]
+    target.close()
+    drafter.close()
+
+
 @pytest.mark.parametrize("after", [0, 1, 5])
 def test_a_device_error_poisons_the_session_and_it_closes(place: Place, machine: Machine, after: int) -> None:
     target = TrtEngine(place.target.trt, place.target.root, EngineOptions())

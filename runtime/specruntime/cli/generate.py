@@ -149,9 +149,13 @@ def _as_dict(deltas: list[Delta], answer: TimedAnswer, params: SamplingParams) -
 
 def _render_stats(answer: TimedAnswer) -> str:
     stats: dict[str, Any] = answer.as_dict()
+    launches = sum(sum(stats[f"{role}_calls"].values()) for role in ("target", "draft"))
+    replays = sum(sum(profiles.values()) for profiles in stats["graph_replays"].values())
+    replayed = f"\n{replays} of {launches} engine calls replayed a captured CUDA graph" if replays else ""
     return (
         f"{answer.new_tokens} tokens in {stats['total_ms'] / 1e3:.2f} s: {answer.tokens_per_second:.1f} tokens/s, "
         f"first after {stats['ttft_ms']:.0f} ms, then {answer.decode_tokens_per_second:.1f} tokens/s\n"
         f"{stats['rounds']} rounds, {stats['proposed']} drafted, {stats['accepted']} accepted, "
         f"{stats['acceptance_length']:.2f} tokens a round; {answer.host_percent:.1f} % of the time outside the engine"
+        f"{replayed}"
     )

@@ -5,8 +5,6 @@ rows and those of the first k - 1 drafts. While drafting the window is always th
 is in the cache already is written again with the same content, and after full acceptance nothing is missing.
 """
 
-from time import perf_counter
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +13,7 @@ from specruntime.engine import Context, Window
 from specruntime.errors import InvalidArgument
 from specruntime.sampling import Sampler
 from specruntime.statistics import EngineTally
+from specruntime.windows import run_counted
 
 DRAFT_WIDTH = 2
 
@@ -87,9 +86,7 @@ class FusedProposer:
         window.position_ids[0] = np.arange(start, start + width)
         window.cache_length[0] = start
         window.logits_rows[0, 0] = count - 1
-        started = perf_counter()
-        self._context.run(window)
-        self.tally.add(window.profile.name, perf_counter() - started)
+        run_counted(self._context, window, self.tally)
 
     def _window(self, start: int, count: int) -> Window:
         """The narrowest window that takes all `count` tokens, or the widest; only such that fit behind `start`."""

@@ -81,6 +81,7 @@ class OrtContext:
     def __init__(self, session: Any, spec: GraphSpec) -> None:
         """Allocates the buffers and runs each profile once on them, then zeroes the cache."""
         self.spec = spec
+        self.replays: dict[str, int] = {}
         self._session = session
         cached = {pair.input for pair in spec.aliases}
         try:
@@ -190,6 +191,8 @@ def _allocate(tensor: TensorSpec, spec: GraphSpec, profile: Profile | None) -> N
 
 
 def _import_onnxruntime() -> Any:
+    # The library's wheels report usage unless told not to; whoever wants that sets the variable to 0.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:
