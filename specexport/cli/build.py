@@ -24,7 +24,11 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
     started = perf_counter()
     from specexport.currency import build_key, default_output, is_current
     from specexport.digests import checkpoint_digests
+    from specexport.tensorrt.machine import check_machine
+    from specexport.tensorrt.options import TensorRTBackend
 
+    if isinstance(loaded.backend, TensorRTBackend):
+        check_machine(loaded.backend)  # before the checkpoint is fetched
     bundle = output or default_output(loaded)
     with counted_progress() as (announce, count):
         announce("fetching the checkpoint")

@@ -64,7 +64,9 @@ class TensorRTBackend(BaseModel):
     @property
     def precision_advice(self) -> str:
         """What to do about a precision that is not among them."""
-        return "fp32 attention has no fused kernel; backend.decomposable_attention: true builds it without one"
+        return (
+            "fp32 attention has no fused kernel; backend.decomposable_attention: true builds it without one"
+        )
 
     def _asks_for(self, key: str) -> bool:
         return bool(getattr(self, key) != type(self).model_fields[key].default)
