@@ -25,21 +25,33 @@ def staged_bundle(output: Path) -> Iterator[Path]:
     Raises `BundleNotWritten` when `output` holds something that is not a bundle, or when the disk refuses.
     """
     output = output.absolute()
-    if output.exists() and not (output / MANIFEST_NAME).is_file():
-        raise BundleNotWritten(
-            f"{output} exists and holds no {MANIFEST_NAME}, so it is not a bundle; choose another -o or remove it"
-        )
+    check_output(output)
     staging = output.parent / f".{output.name}.partial-{os.getpid()}"
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(output)
         staging.mkdir()
         yield staging
+        for directory in (path for path in staging.rglob("*") if path.is_dir()):
+            directory.chmod(staging.stat().st_mode)  # the cache's own directories may be private
         _swap(staging, output)
     except OSError as error:
         raise BundleNotWritten(_describe_failure(output, error)) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def check_output(output: Path) -> None:
+    """Raises `BundleNotWritten` when no bundle can be put at `output`, so that a build can say so before it works."""
+    if output.exists() and not (output / MANIFEST_NAME).is_file():
+        raise BundleNotWritten(
+            f"{output} exists and holds no {MANIFEST_NAME}, so it is not a bundle; choose another -o or remove it"
+        )
+    above = output.absolute().parent
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise BundleNotWritten(f"{above} is not a directory that can be written to; choose another -o")
 
 
 def _remove_stale(output: Path) -> None:

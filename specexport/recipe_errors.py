@@ -54,7 +54,10 @@ def read_yaml(path: Path) -> str:
         beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise RecipeError(f"{path}: no such recipe file{nearest(path.name, beside)}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: cannot be read as a text file: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 text ({error.reason})"
+        raise RecipeError(
+            f"{path}: cannot be read: {reason}; give the path of a recipe's YAML file"
+        ) from None
     except yaml.YAMLError as error:
         raise RecipeError(_explain_yaml(path, error)) from None
     if not isinstance(document, dict):

@@ -8,7 +8,7 @@ from specexport.sources.cache import file_sha256
 from specexport.vocabulary import TOKENIZER_FILE
 from specruntime.manifest import TokenizerSpec
 
-_TEMPLATE_FILE = "chat_template.jinja"
+TEMPLATE_FILE = "chat_template.jinja"
 _CONFIG_FILE = "tokenizer_config.json"
 
 
@@ -16,7 +16,7 @@ def describe_tokenizer(root: Path, directory: str) -> TokenizerSpec:
     """The tokenizer in `root/directory`, with paths relative to `root`."""
     place = root / directory
     config: dict[str, Any] = json.loads((place / _CONFIG_FILE).read_text(encoding="utf-8"))
-    template = f"{directory}/{_TEMPLATE_FILE}" if (place / _TEMPLATE_FILE).is_file() else None
+    template = f"{directory}/{TEMPLATE_FILE}" if (place / TEMPLATE_FILE).is_file() else None
     return TokenizerSpec(
         file=f"{directory}/{TOKENIZER_FILE}",
         sha256=file_sha256(place / TOKENIZER_FILE),

@@ -80,8 +80,14 @@ def require_shared_vocabulary(
     """
     target_name, target_directory, target_size = target
     draft_name, draft_directory, draft_size = draft
+    if (target_directory is None) is not (draft_directory is None):
+        without, having = (target_name, draft_name) if target_directory is None else (draft_name, target_name)
+        raise TokenizerMismatch(
+            f"{without} has no tokenizer and {having} has one, so their tokens cannot be compared; "
+            "give both a tokenizer"
+        )
     if target_directory is None or draft_directory is None:
-        if target_size != draft_size or target_directory is not draft_directory:
+        if target_size != draft_size:
             raise TokenizerMismatch(
                 f"draft {draft_name} and target {target_name}: without two tokenizers to compare, "
                 f"expected equal vocabularies, found {draft_size} and {target_size}; give both a tokenizer"

@@ -53,8 +53,10 @@ class CheckReport:
 
 
 def render_check(report: CheckReport) -> str:
-    """The report as lines for people."""
-    return "\n".join(_render(comparison) for comparison in report.comparisons)
+    """The report as lines for people, the verdict last."""
+    passed = sum(comparison.passed for comparison in report.comparisons)
+    verdict = f"{passed} of {len(report.comparisons)} answers are what they must be"
+    return "\n".join([*(_render(comparison) for comparison in report.comparisons), verdict])
 
 
 def _render(comparison: Comparison) -> str:

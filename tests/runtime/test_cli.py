@@ -147,7 +147,9 @@ def test_every_sampling_option_reaches_the_parameters(
 
 def test_check_compares_and_prints_a_line_for_each(tiny_bundle: Path) -> None:
     result = succeed("check", tiny_bundle)
-    assert len(result.stdout.splitlines()) == 4
+    *answers, verdict = result.stdout.splitlines()
+    assert len(answers) == 4
+    assert verdict == "4 of 4 answers are what they must be"
     assert all("48 tokens equal to plain" in line for line in result.stdout.splitlines())
     report = json.loads(succeed("check", tiny_bundle, "--max-new-tokens", "5", "--json").stdout)
     assert report["passed"] is True

@@ -105,3 +105,39 @@ def test_what_is_not_a_bundle_is_never_overwritten(tmp_path: Path) -> None:
     result = build(tmp_path)
     assert result.exit_code == 1 and "is not a bundle; choose another -o" in result.stderr
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def refusal(recipe: Path, output: Path) -> str:
+    """The line of a build that must be refused; it must have left nothing behind."""
+    before = sorted(output.parent.iterdir()) if output.parent.is_dir() else []
+    result = CliRunner().invoke(main, ["build", str(recipe), "-o", str(output)])
+    assert result.exit_code == 1, result.output
+    assert (sorted(output.parent.iterdir()) if output.parent.is_dir() else []) == before
+    return result.stderr.splitlines()[-1]
+
+
+def test_a_place_that_cannot_take_a_bundle_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "file").write_text("")
+    for output, reason in (
+        ("full", "holds no manifest.json"),
+        ("file", "is not a bundle"),
+        ("file/x", "not a directory"),
+    ):
+        result = CliRunner().invoke(main, ["build", str(TINY), "-o", str(tmp_path / output), "--force"])
+        assert result.exit_code == 1
+        assert reason in result.stderr.splitlines()[-1]
+        assert "loading the target" not in result.stderr
+
+
+def test_check_prompts_that_could_never_run_are_refused(tmp_path: Path) -> None:
+    text = TINY.read_text().replace("vocab_size: 272", "vocab_size: 64")
+    (tmp_path / "no-tokenizer.yaml").write_text(text)
+    assert "write the prompts as lists of token ids" in refusal(
+        tmp_path / "no-tokenizer.yaml", tmp_path / "out.bundle"
+    )
+
+
+def test_a_bundle_can_be_read_by_other_users(tiny_bundle: Path) -> None:
+    modes = {path.stat().st_mode & 0o555 for path in tiny_bundle.rglob("*") if path.is_dir()}
+    assert modes == {0o555}

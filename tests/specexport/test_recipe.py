@@ -85,6 +85,7 @@ def test_a_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
 
 
 MISTAKES = [
+    ("batch", 4, "batch: found 4, expected 1: a session decodes one sequence"),
     ("precison", "fp32", "precison: unknown key, allowed: name, target,", "did you mean 'precision'?"),
     ("draft.max_m", 3, "draft.max_m: unknown key, allowed: kind, k, max_n, min_n", "did you mean 'max_n'?"),
     ("draft.kind", "ngrm", "draft.kind: found 'ngrm', allowed: none, ngram, model", "did you mean 'ngram'?"),
@@ -200,7 +201,7 @@ def test_a_missing_recipe_names_the_nearest_file(tmp_path: Path) -> None:
 
 def test_a_recipe_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(RecipeError, match="cannot be read as a text file"):
+    with pytest.raises(RecipeError, match="cannot be read: not UTF-8 text"):
         load_recipe(tmp_path / "recipe.yaml")
-    with pytest.raises(RecipeError, match="cannot be read as a text file"):
+    with pytest.raises(RecipeError, match="cannot be read: not UTF-8 text"):
         load_recipe(tmp_path)

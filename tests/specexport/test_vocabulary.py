@@ -81,3 +81,11 @@ def test_the_byte_tokenizer_wraps_chats_in_its_special_tokens() -> None:
     message = [{"role": "user", "content": "hi"}]
     text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
     assert tokenizer(str(text), add_special_tokens=False)["input_ids"] == [257, *b"hi", 256, 258]
+
+
+def test_a_side_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    having = write_tokenizer(tmp_path / "having", ["a", "b"])
+    with pytest.raises(TokenizerMismatch, match="T has no tokenizer and D has one"):
+        require_shared_vocabulary(("T", None, 2), ("D", having, 2))
+    with pytest.raises(TokenizerMismatch, match="D has no tokenizer and T has one"):
+        require_shared_vocabulary(("T", having, 2), ("D", None, 2))

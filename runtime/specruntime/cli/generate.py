@@ -13,6 +13,7 @@ from specruntime.cli.bundle_options import bundle_argument, engine_options, thre
 from specruntime.cli.sampling_options import sampling_options, sampling_params
 from specruntime.errors import EmptyPrompt, InvalidArgument
 from specruntime.generation import Delta
+from specruntime.manifest import NoneDraft
 from specruntime.params import SamplingParams
 from specruntime.text import TextCodec
 from specruntime.timing import TimedAnswer
@@ -71,7 +72,11 @@ def generate_command(
 def _compare(
     opened: LoadedBundle, ids: list[int], params: SamplingParams, codec: TextCodec, drafted: dict[str, Any]
 ) -> dict[str, Any]:
-    """The same answer without drafts. Raises `InvalidArgument` under a rule that promises no equal tokens."""
+    """The same answer without drafts. Raises `InvalidArgument` where there is nothing to compare."""
+    if isinstance(opened.manifest.draft, NoneDraft):
+        raise InvalidArgument(
+            f"--compare needs drafts, and {opened.manifest.name} has none; leave the option out"
+        )
     if params.accept != "match" and params.temperature > 0:
         raise InvalidArgument(
             "--compare needs equal tokens, found --accept rejection with a temperature; use --accept match"
