@@ -150,7 +150,7 @@ def test_check_compares_and_prints_a_line_for_each(tiny_bundle: Path) -> None:
     *answers, verdict = result.stdout.splitlines()
     assert len(answers) == 4
     assert verdict == "4 of 4 answers are what they must be"
-    assert all("48 tokens equal to plain" in line for line in result.stdout.splitlines())
+    assert all("48 tokens equal to plain" in line for line in answers)
     report = json.loads(succeed("check", tiny_bundle, "--max-new-tokens", "5", "--json").stdout)
     assert report["passed"] is True
     assert {comparison["tokens"] for comparison in report["comparisons"]} == {5}

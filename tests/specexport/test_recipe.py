@@ -203,5 +203,5 @@ def test_a_recipe_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecipeError, match="cannot be read: not UTF-8 text"):
         load_recipe(tmp_path / "recipe.yaml")
-    with pytest.raises(RecipeError, match="cannot be read: not UTF-8 text"):
+    with pytest.raises(RecipeError, match="cannot be read: Is a directory"):
         load_recipe(tmp_path)
