@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PARALLEL := -n auto --dist loadfile
 BUNDLE := smollm2-135m-ngram.bundle
 
 .DEFAULT_GOAL := help
@@ -29,10 +30,10 @@ demo: $(READY)
 	$(BIN)/specexport check $(BUNDLE)
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-fast: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .
