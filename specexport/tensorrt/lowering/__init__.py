@@ -5,6 +5,7 @@ import onnx_ir as ir
 from specexport.passes import GraphPass
 from specexport.tensorrt.lowering.anchor_mask import AnchorMask
 from specexport.tensorrt.lowering.fix_batch import FixBatch
+from specexport.tensorrt.lowering.flatten_key import FlattenKey
 from specexport.tensorrt.lowering.fold_scale import FoldScale
 from specexport.tensorrt.lowering.group_queries import GroupQueries
 from specexport.tensorrt.lowering.split_softcap import SplitSoftcap, split_attention
@@ -14,7 +15,7 @@ __all__ = ["split_attention_names", "tensorrt_passes"]
 
 def tensorrt_passes(batch: int) -> tuple[GraphPass, ...]:
     """Passes for `tensorrt` and `tensorrt_rtx`; inputs and outputs keep their names, the batch becomes a number."""
-    return (FixBatch(batch), FoldScale(), GroupQueries(), SplitSoftcap(), AnchorMask())
+    return (FixBatch(batch), FoldScale(), GroupQueries(), SplitSoftcap(), AnchorMask(), FlattenKey())
 
 
 def split_attention_names(model: ir.Model) -> tuple[str, ...]:

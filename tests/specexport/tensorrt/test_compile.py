@@ -38,18 +38,18 @@ def _compile(
     return compile_engine(source, directory / "graph.engine", request, progress)
 
 
-@pytest.mark.parametrize(
-    ("verify", "dtype"),
-    [(CHAIN, torch.float16), (TREE, torch.float16), (CHAIN, torch.bfloat16)],
-    ids=["chain-fp16", "tree-fp16", "chain-bf16"],
-)
-def test_engine_binds_aliases_and_fuses(tmp_path: Path, verify: WindowShape, dtype: torch.dtype) -> None:
-    report = _compile(tmp_path, tiny_graph("llama", dtype), verify).report
+@pytest.mark.parametrize("verify", [CHAIN, TREE], ids=["chain", "tree"])
+def test_engine_binds_aliases_and_fuses(tmp_path: Path, verify: WindowShape) -> None:
+    report = _compile(tmp_path, tiny_graph(), verify).report
     assert {b.name: b.shape for b in report.inputs}["window_mask"] == (1, -1, -1)
     assert {b.name: b.dtype for b in report.outputs}["logits"] == "FLOAT"
     assert report.aliases == tuple((f"past_{name}", f"present_{name}") for name in CACHES)
     assert len(report.kv_cache_updates) == len(CACHES)
     assert len(report.fused_attention) == 2 and report.unfused_attention == ()
+    # What the attention kernel reads is laid out anew at each step; the writes themselves copy nothing.
+    assert len(report.cache_copies) == len(CACHES) and not any(
+        "Move_" in n and "Resh" not in n for n in report.cache_copies
+    )
     (profile,) = report.profiles
     assert profile["window_mask"].model_dump() == {
         "minimum": (1, 1, 1),

@@ -65,7 +65,8 @@ def test_grouped_heads_fire_once_per_layer_and_keep_the_bindings() -> None:
     model = tiny_graph("llama")
     names = [value.name for value in (*model.graph.inputs, *model.graph.outputs)]
     reports = _reports(model)
-    assert [reports[name].changed for name in ("fold-scale", "group-queries", "anchor-mask")] == [2, 2, 2]
+    fired = ("fold-scale", "group-queries", "anchor-mask", "flatten-key")
+    assert [reports[name].changed for name in fired] == [2, 2, 2, 2]
     assert names == [value.name for value in (*model.graph.inputs, *model.graph.outputs)]
     shapes = {value.name: value.shape for value in model.graph.inputs}
     assert shapes["past_key.0"] == ir.Shape([1, 2, CAPACITY, 32])
@@ -80,6 +81,7 @@ def test_a_pass_that_does_not_fire_says_why() -> None:
     assert again["fix-batch"].reasons == ("no shape has the symbol B: the batch is fixed already",)
     assert "the scale is 1 already" in again["fold-scale"].reasons[0]
     assert "the mask comes from an Or already" in again["anchor-mask"].reasons[0]
+    assert "the key is not what TensorScatter wrote" in again["flatten-key"].reasons[0]
 
 
 def test_softcap_attention_is_split_and_named() -> None:
