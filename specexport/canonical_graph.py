@@ -6,7 +6,7 @@ weights into PyTorch and traces nothing.
 
 import gc
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,9 +18,8 @@ from specexport.export import check_supported, freeze_rope, trace_graph
 from specexport.graph_files import GraphFacts, save_graph
 from specexport.parity_reference import save_reference, take_reference
 from specexport.quiet import quiet
-from specexport.sources.cache import cache_directory, cached_entry, discard_entry, file_sha256, text_sha256
+from specexport.sources.cache import cache_directory, cached_entry, read_record, text_sha256, write_record
 
-RECORD_NAME = "record.json"
 TOKENIZER_DIRECTORY = "tokenizer"
 _LIBRARIES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
@@ -61,9 +60,9 @@ def export_canonical(
     Raises `CheckpointUnsupported` or `SourceError`.
     """
     place = cache_directory() / "canonical" / key
-    if force or not is_intact(place):
-        discard_entry(place)
-    cached_entry(place, lambda directory: _write_entry(load(), directory, capacity, reference_tokens))
+    cached_entry(
+        place, lambda directory: _write_entry(load(), directory, capacity, reference_tokens), force=force
+    )
     gc.collect()  # the traced program is full of cycles that hold tensors
     return _read_entry(place, key)
 
@@ -96,7 +95,7 @@ def _write_entry(checkpoint: Checkpoint, directory: Path, capacity: int, referen
 
 
 def _read_entry(place: Path, key: str) -> CanonicalGraph:
-    record = json.loads((place / RECORD_NAME).read_text())
+    record = read_record(place)
     tokenizer = place / TOKENIZER_DIRECTORY
     return CanonicalGraph(
         key=key,
@@ -107,19 +106,3 @@ def _read_entry(place: Path, key: str) -> CanonicalGraph:
         eos_token_ids=tuple(record["eos_token_ids"]),
         rope=record["rope"],
     )
-
-
-def write_record(directory: Path, record: Mapping[str, object]) -> None:
-    """`record` and the hashes of the files already in `directory`, for `is_intact`."""
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    hashes = {path.relative_to(directory).as_posix(): file_sha256(path) for path in paths}
-    (directory / RECORD_NAME).write_text(json.dumps({**record, "sha256": hashes}, indent=1))
-
-
-def is_intact(place: Path) -> bool:
-    """Whether a cached entry still holds the bytes it was written with."""
-    try:
-        record = json.loads((place / RECORD_NAME).read_text())
-        return all(file_sha256(place / name) == digest for name, digest in record["sha256"].items())
-    except (OSError, ValueError, KeyError):
-        return False

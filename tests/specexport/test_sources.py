@@ -129,7 +129,7 @@ def test_an_entry_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(
-        SourceError, match=r"No space left on device.*free space there or set SPECEXPORT_CACHE"
+        SourceError, match=r"disk full: \d+ MB are free .*free space there or set SPECEXPORT_CACHE"
     ):
         cached_entry(tmp_path / "cache" / "entry", fail)
     assert list((tmp_path / "cache").iterdir()) == []
