@@ -228,6 +228,7 @@ def test_smollm2_builds_within_its_budget(tmp_path: Path) -> None:
     target, report = load_manifest(output).target, engines(output)["target"]
     require_bound(report, target)
     assert len(report["fused_attention"]) == target.layers == 30 and report["unfused_attention"] == []
+    assert len(report["cache_copies"]) <= 2 * target.layers
     assert report["weights_bytes"] < report["engine_bytes"] <= 1.15 * report["weights_bytes"]
     assert json.loads((output / "target" / "engine.json").read_text())["peak_memory_bytes"] < 2.5e9
     again = subprocess.run(command, capture_output=True, text=True, timeout=120)
