@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.errors import InvalidArgument
+from specruntime.errors import InvalidArgument, WrongState
 from specruntime.sampling import SamplingParams, TokenLogprobs
 from specruntime.session import Round, Session
 from specruntime.statistics import Statistics
@@ -68,7 +68,8 @@ def generate(
     For the next turn of a conversation pass only its new tokens; after the last delta the session holds prompt and
     answer exactly. Finish reasons: "stop" (an end-of-sequence or stop id, or a stop string), "length"
     (`max_tokens`), "capacity" (the cache is full); at one token the earlier in this list wins.
-    Raises what `Session.append`, `begin` and `round` raise, and `InvalidArgument` for stop strings without `text`.
+    Raises what `Session.append`, `begin` and `round` raise, `InvalidArgument` for stop strings without `text`, and
+    `WrongState` at the next delta when the session has begun another answer since.
     """
     if params.stop and text is None:
         raise InvalidArgument(
@@ -107,6 +108,7 @@ def complete(
 
 def _deltas(session: Session, answer: "Answer") -> Iterator[Delta]:
     while answer.finish_reason is None:
+        answer.require_current()
         yield answer.deliver(session.round())
 
 
@@ -119,12 +121,17 @@ class Answer:
     def __init__(self, session: Session, params: SamplingParams, text: Codec | None) -> None:
         self.finish_reason: FinishReason | None = None
         self._session = session
+        self._number = session.answers
         self._start = session.length
         self._stops = StopChecker(params, session.manifest.eos_token_ids)
         self._decoder = text.stream() if text is not None else None
 
     def deliver(self, round: Round) -> Delta:
-        """The part of a round that belongs to the answer; the session is cut back to its end."""
+        """The part of a round that belongs to the answer; the session is cut back to its end.
+
+        Raises `WrongState` when the session has begun another answer since.
+        """
+        self.require_current()
         shown = ""
         kept = 0
         for token in round.tokens:
@@ -137,15 +144,24 @@ class Answer:
         if kept < len(round.tokens):
             self._session.rewind(self._start + self._stops.tokens)
         elif self.finish_reason is None and self._session.cache_length == self._session.capacity:
-            self.finish_reason = "capacity"
-            shown += self._stops.finish()
-        if self.finish_reason is not None and self._decoder is not None:
-            shown += self._decoder.flush()
+            verdict = self._stops.finish("" if self._decoder is None else self._decoder.flush())
+            shown += verdict.text
+            self.finish_reason = verdict.finish_reason
         logprobs = None if round.logprobs is None else round.logprobs[:kept]
         return Delta(shown, round.tokens[:kept], logprobs, self.finish_reason)
 
+    def require_current(self) -> None:
+        """Raises `WrongState` when the session has begun another answer since: its rounds are not of this one."""
+        if self._number != self._session.answers:
+            raise WrongState(
+                "the session has begun another answer, expected this one to be the latest: "
+                "finish an answer before the next, or use one session for each"
+            )
+
     def _text_of(self, token: int) -> str:
-        """What the token adds to the text; an end token adds nothing, and no half character either."""
-        if self._decoder is None or self._stops.is_end(token):
+        """What the token adds to the text, an end token nothing of its own; the last brings what waited for bytes."""
+        if self._decoder is None:
             return ""
-        return self._decoder.push((token,))
+        last = self._stops.is_last(token)
+        text = "" if self._stops.is_end(token) else self._decoder.push((token,))
+        return text + self._decoder.flush() if last else text

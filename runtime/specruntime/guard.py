@@ -32,10 +32,14 @@ class Guard:
             self._lock.release()
 
     @contextmanager
-    def poisoned_by(self, errors: type[BaseException]) -> Iterator[None]:
+    def poisoned_by(
+        self, errors: type[BaseException], *, but: tuple[type[BaseException], ...] = ()
+    ) -> Iterator[None]:
         """What ends an engine call early leaves cache rows nobody vouches for; so do logits that are no numbers."""
         try:
             yield
+        except but:
+            raise
         except errors:
             self.poisoned = True
             raise
@@ -54,9 +58,22 @@ class Guard:
             )
 
 
+def index(name: str, value: object) -> int:
+    """The value as Python's integer; raises `InvalidArgument` for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InvalidArgument(f"{name} is {value!r}, expected an integer")
+    return int(value)
+
+
 def token_ids(ids: Sequence[int] | NDArray[np.integer], vocab_size: int) -> NDArray[np.int64]:
     """Checked ids [n]; raises `EmptyPrompt` or `InvalidArgument` naming the first that is no token."""
-    array = np.asarray(ids)
+    try:
+        array = np.asarray(ids)
+    except (ValueError, TypeError, OverflowError) as error:
+        reason = str(error).partition(". ")[0]
+        raise InvalidArgument(
+            f"token ids are a one-dimensional sequence of integers, found one that is not: {reason}"
+        ) from error
     if array.ndim == 1 and array.size == 0:
         raise EmptyPrompt("no token ids were given: append at least one")
     if array.ndim != 1 or array.dtype.kind not in "iu":

@@ -18,7 +18,7 @@ from specruntime.accept import accept_greedy, accept_match, accept_rejection
 from specruntime.drafts import NOTHING, Draft, Proposal
 from specruntime.engine import Context
 from specruntime.errors import CapacityExceeded, EmptyPrompt, EngineFailed, InvalidArgument, WrongState
-from specruntime.guard import Guard, token_ids
+from specruntime.guard import Guard, index, token_ids
 from specruntime.manifest import Manifest
 from specruntime.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
 from specruntime.statistics import Statistics
@@ -47,6 +47,7 @@ class Session:
         """Takes ownership of both: `close` closes them. Raises `InvalidArgument` for a graph it cannot drive."""
         self.manifest = manifest
         self.stats = Statistics()  # of the current answer; `begin` replaces it
+        self.answers = 0  # begun so far: tells whether an answer is still the current one
         self._feeder = Feeder(target)
         self._draft = draft
         # One more than fits the cache: the token that follows the last cache row.
@@ -117,6 +118,7 @@ class Session:
             prompt = self._tokens[: self._length].tolist()
             self._sampler = Sampler(params, self._feeder.vocab_size, self.manifest.eos_token_ids, prompt)
             self._prompt_length = self._length
+            self.answers += 1
             self.stats = Statistics()
             self._feeder.tally = self.stats.target
             self._draft.tally = self.stats.draft
@@ -126,14 +128,17 @@ class Session:
 
         A round that finds more than one token outside the cache feeds them in chunks and commits one token. Raises
         `WrongState` before `begin`, `CapacityExceeded` when no cache row is left, `EngineFailed` when an engine
-        fails (the session is poisoned then, its tokens are those before the round).
+        fails (the session is poisoned then), `InvalidArgument` when every token is banned. The tokens are those before
+        the round then.
         """
         with self._guard.exclusive():
             sampler = self._require_answer()
             started = perf_counter()
-            with self._guard.poisoned_by(BaseException):
+            # A draft raises `InvalidArgument` between its engine calls, when its sampling finds every token banned.
+            with self._guard.poisoned_by(BaseException, but=(InvalidArgument,)):
                 proposal = self._propose(sampler)
-                drafted = perf_counter()
+            drafted = perf_counter()
+            with self._guard.poisoned_by(BaseException):
                 rows = self._verify(proposal)
                 verified = perf_counter()
             with self._guard.poisoned_by(EngineFailed):
@@ -154,6 +159,7 @@ class Session:
         """
         with self._guard.exclusive():
             self._guard.require_sound()
+            length = index("length", length)
             if not 0 <= length <= self._length:
                 raise InvalidArgument(f"cannot rewind to {length}: the session holds {self._length} tokens")
             if self._sampler is not None:

@@ -44,11 +44,16 @@ class StopChecker:
         """True when the next token would end the answer by its id: then its text is not asked for."""
         return self._tokens >= self._min_tokens and token in self._ends
 
+    def is_last(self, token: int) -> bool:
+        """True when the next token ends the answer, by its id or by the limit: no text waits for bytes any more."""
+        return self.is_end(token) or self._tokens + 1 == self._max_tokens
+
     def feed(self, token: int, text: str) -> Verdict:
         """Judges the next token; `text` is what it adds to the text of the answer ("" while bytes are missing).
 
-        An end token ends the answer and its text is dropped; a stop string ends it before the string; the limit ends
-        it after the token. A stop wins over the limit at the same token. Raises `WrongState` after the end.
+        Of the last token (`is_last`) that includes what waited for bytes, of an end token it is only that. An end
+        token ends the answer, a stop string before the string, the limit after the token. A stop wins over the limit
+        at the same token. Raises `WrongState` after the end.
         """
         if self._finished:
             raise WrongState(
@@ -56,22 +61,30 @@ class StopChecker:
             )
         ends = self.is_end(token)
         self._tokens += 1
-        may_stop = self._tokens > self._min_tokens
-        if ends:
-            return Verdict(self.finish(), "stop")
-        held, self._held = len(self._held), self._held + text
-        if may_stop and (start := self._stop_start(held)) is not None:
-            self._held = self._held[:start]
-            return Verdict(self.finish(), "stop")
+        if self._stopped_by(text) or ends:
+            return self._end("stop")
         if self._tokens == self._max_tokens:
-            return Verdict(self.finish(), "length")
+            return self._end("length")
         return Verdict(self._release(), None)
 
-    def finish(self) -> str:
-        """Ends the answer (capacity reached, or text left in the decoder) and returns the text held back."""
+    def finish(self, text: str = "") -> Verdict:
+        """Ends the answer because the capacity is reached; `text` is what waited for bytes.
+
+        The text may hold a stop string, which then is the reason.
+        """
+        return self._end("stop" if self._stopped_by(text) else "capacity")
+
+    def _stopped_by(self, text: str) -> bool:
+        """Adds the text to what is held; where a stop string ends in it, cuts from there on."""
+        held, self._held = len(self._held), self._held + text
+        start = self._stop_start(held) if self._tokens > self._min_tokens else None
+        self._held = self._held[:start]
+        return start is not None
+
+    def _end(self, reason: FinishReason) -> Verdict:
         self._finished = True
         shown, self._held = self._held, ""
-        return shown
+        return Verdict(shown, reason)
 
     def _stop_start(self, old: int) -> int | None:
         """Where the stop string begins that ends first after `old` characters; of several the longest."""

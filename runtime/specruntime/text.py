@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not (yet) a character
+_CHARACTER_BYTES = 4  # the most that UTF-8 has
+_LONGEST_PIECE = (
+    16  # tokens without a whole character at their end that are decoded again with each further one
+)
+_LONGEST_CHAT = 2**24  # characters
 Message = Mapping[str, Any]
 
 
@@ -27,6 +32,8 @@ class TextCodec:
         self._tokenizer = tokenizer
         self._template = template
         self._spec = spec
+        added = tokenizer.get_added_tokens_decoder()
+        self._special = frozenset(token for token, content in added.items() if content.special)
 
     @classmethod
     def open(cls, root: Path, spec: TokenizerSpec) -> "TextCodec":
@@ -44,12 +51,28 @@ class TextCodec:
         return self._template is not None
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of plain text. Special tokens are added only where the tokenizer file's own post-processor does."""
-        return list(self._tokenizer.encode(text).ids)
+        """Token ids of plain text. Special tokens are added only where the tokenizer file's own post-processor does.
+
+        Raises `InvalidArgument` for what is no Unicode text, such as half a surrogate pair.
+        """
+        return list(self._tokenizer.encode(_checked_text(text)).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids without special tokens; bytes that form no character become U+FFFD."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        """Text of token ids without special tokens; bytes that form no character become U+FFFD.
+
+        An id that the tokenizer does not have adds nothing. Raises `InvalidArgument` for what can be no id at all.
+        """
+        try:
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        except (OverflowError, TypeError) as error:
+            raise _no_ids(error) from error
+
+    def is_silent(self, token: int) -> bool:
+        """True for a token that adds nothing to any text: a special one, or one that the tokenizer does not have."""
+        try:
+            return token in self._special or self._tokenizer.id_to_token(token) is None
+        except (OverflowError, TypeError) as error:
+            raise _no_ids(error) from error
 
     def chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
         """Token ids of a conversation, rendered by the bundle's chat template.
@@ -59,7 +82,7 @@ class TextCodec:
         """
         text = self.render_chat(messages, add_generation_prompt)
         # The template writes the special tokens itself.
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return list(self._tokenizer.encode(_checked_text(text), add_special_tokens=False).ids)
 
     def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """The text that `chat` encodes; same errors."""
@@ -67,20 +90,35 @@ class TextCodec:
             raise InvalidArgument(
                 "this bundle has no chat template; encode plain text, or build from a checkpoint that has one"
             )
+        if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
+            raise InvalidArgument(
+                f"the messages are a {type(messages).__name__}, expected a list of mappings"
+            )
         for index, message in enumerate(messages):
+            if not isinstance(message, Mapping):
+                raise InvalidArgument(
+                    f"message {index} is a {type(message).__name__}, expected a mapping with 'role' and 'content'"
+                )
             if not isinstance(message.get("role"), str) or message.get("content") is None:
                 raise InvalidArgument(
-                    f"message {index} has keys {sorted(message)}; each message needs 'role' and 'content'"
+                    f"message {index} has keys {sorted(map(str, message))}; each message needs 'role' and 'content'"
                 )
         try:
-            return self._template.render(
+            pieces = self._template.generate(
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=add_generation_prompt,
                 bos_token=self._spec.bos_token or "",
                 eos_token=self._spec.eos_token or "",
             )
+            text = _joined(pieces)
         except Exception as error:  # a template is a program from the checkpoint: it can fail in any way
-            raise InvalidArgument(f"the chat template refuses these messages: {error}") from error
+            raise InvalidArgument(f"the chat template refuses these messages: {_one_line(error)}") from error
+        if text is None:
+            raise InvalidArgument(
+                f"the chat template writes more than {_LONGEST_CHAT} characters for these messages, expected a prompt "
+                "that fits a cache; shorten the messages, or build from a checkpoint with another template"
+            )
+        return text
 
     def stream(self) -> "TextStream":
         """A decoder for one answer's tokens as they are committed."""
@@ -90,32 +128,58 @@ class TextCodec:
 class TextStream:
     """Turns tokens into text as they arrive, holding back bytes that do not form a character yet.
 
-    Only the tokens since the last piece but one are decoded again, so the cost of a token does not grow with the
-    answer; the piece before gives decoders that join words with spaces their context.
+    Only the tokens since the last piece but one are decoded again, and of a run of broken bytes the last few, so the
+    cost of a token does not grow with the answer; the piece before gives decoders that join words with spaces their
+    context.
     """
 
     def __init__(self, codec: TextCodec) -> None:
         self._codec = codec
         self._ids: list[int] = []  # the piece before the one being formed, then the one being formed
-        self._given = 0  # tokens of `_ids` whose text was returned
+        self._whole = 0  # tokens of `_ids` up to where the text last ended with a whole character
+        self._shown = 0  # characters of the text of `_ids` that were returned
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that became complete with these tokens; may be empty."""
-        self._ids.extend(ids)
-        return self._take(hold_incomplete=True)
+        return "".join(self._push(token) for token in ids if not self._codec.is_silent(token))
 
     def flush(self) -> str:
         """What is still held back, with U+FFFD for bytes that never became a character. Ends the answer."""
-        return self._take(hold_incomplete=False)
+        rest = self._codec.decode(self._ids)[self._shown :]
+        self._ids, self._whole, self._shown = [], 0, 0
+        return rest
 
-    def _take(self, *, hold_incomplete: bool) -> str:
-        before = self._codec.decode(self._ids[: self._given])
+    def _push(self, token: int) -> str:
+        self._ids.append(token)
         text = self._codec.decode(self._ids)
-        if len(text) <= len(before) or (hold_incomplete and text.endswith(INCOMPLETE)):
-            return ""
-        del self._ids[: self._given]
-        self._given = len(self._ids)
-        return text[len(before) :]
+        held = self._incomplete(text)
+        piece = text[self._shown : len(text) - held]
+        self._shown += len(piece)
+        if piece and not held:
+            self._forget(self._whole, "")
+            self._whole = len(self._ids)
+        elif len(self._ids) - self._whole > _LONGEST_PIECE:
+            piece += self._forget(len(self._ids) - _CHARACTER_BYTES, text[len(text) - held :])
+            self._whole = 0
+        return piece
+
+    def _incomplete(self, text: str) -> int:
+        """Characters at the end of the text that a further token may change.
+
+        A token has a byte or more, so what began four tokens ago is whole or broken by now, and of the rest no more
+        than three bytes can be the start of a character. (A decoder that falls back to bytes spoils the whole
+        character before the start of one, so until then the whole run is held.)
+        """
+        run = len(text) - len(text.rstrip(INCOMPLETE))
+        return run if len(self._ids) - self._whole < _CHARACTER_BYTES else min(run, _CHARACTER_BYTES - 1)
+
+    def _forget(self, count: int, held: str) -> str:
+        """Drops the first tokens; returns the held text where the tokens left read otherwise alone, else nothing."""
+        del self._ids[:count]
+        rest = self._codec.decode(self._ids)
+        agrees = rest.endswith(held)
+        self._shown = len(rest) - len(held) if agrees else len(rest)
+        return "" if agrees else held
 
 
 def _read(path: Path) -> str:
@@ -169,6 +233,44 @@ def _compile_template(source: str) -> "Template":
         raise BundleInvalid(
             f"the chat template cannot be parsed, line {error.lineno}: {error.message}"
         ) from error
+    except Exception as error:  # nested too deeply for jinja2 or for Python's compiler, among others
+        raise BundleInvalid(
+            f"the chat template cannot be compiled: {_one_line(error)}; expected a jinja2 template, "
+            "build from a checkpoint with another one"
+        ) from error
+
+
+def _joined(pieces: Iterable[str]) -> str | None:
+    """The whole text; None as soon as it is longer than any prompt."""
+    parts, length = [], 0
+    for piece in pieces:
+        parts.append(piece)
+        length += len(piece)
+        if length > _LONGEST_CHAT:
+            return None
+    return "".join(parts)
+
+
+def _checked_text(text: str) -> str:
+    """The text as it is. Raises `InvalidArgument` for what tokenizers cannot take."""
+    if not isinstance(text, str):
+        raise InvalidArgument(f"the text is a {type(text).__name__}, expected a str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"the text holds {text[error.start]!r} at index {error.start}, which is no character; "
+            "expected Unicode text, decode its bytes as UTF-8"
+        ) from error
+    return text
+
+
+def _no_ids(error: Exception) -> InvalidArgument:
+    return InvalidArgument(f"these are no token ids ({error}), expected integers from 0 to 2**32 - 1")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _refuse_missing(library: str, error: ImportError) -> NoReturn:

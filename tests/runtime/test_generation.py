@@ -2,12 +2,14 @@
 
 import codecs
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
-from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument, SessionPoisoned
-from specruntime.generation import Completion, complete, generate
+from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument, SessionPoisoned, WrongState
+from specruntime.generation import Answer, Completion, complete, generate
 from specruntime.manifest import DraftSpec, ModelDraft, NgramDraft, NoneDraft
 from specruntime.sampling import SamplingParams
 from tests.runtime.scripted_engine import (
@@ -215,6 +217,63 @@ def test_a_failing_engine_ends_the_stream_with_its_error() -> None:
         next(deltas)
     with pytest.raises(SessionPoisoned):
         complete(bench.session, PROMPT, SamplingParams())
+
+
+def always(token: int, **options: Any) -> SamplingParams:
+    return SamplingParams(logit_bias={token: 1000.0}, **options)
+
+
+@pytest.mark.parametrize("stop", ["\ufffd", "b\ufffd"])
+@pytest.mark.parametrize("end", ["length", "capacity", "eos"])
+def test_half_a_character_left_at_the_end_passes_the_stop_strings(stop: str, end: str) -> None:
+    """Token 90 is half a character, token 91 a stop id; the text before it may begin the stop string."""
+    codec = ByteCodec()
+    codec.bytes[90] = b"b\xc3"
+    prompt = list(range(64)) if end == "capacity" else PROMPT
+    bench = Bench(target=target_spec(capacity=64))
+    bench.session.append(prompt)
+    params = always(90, stop=(stop,), max_tokens=None if end == "capacity" else 1)
+    if end == "eos":
+        params = always(90, stop=(stop,), stop_token_ids=(91,))
+    bench.session.begin(params)
+    answer = Answer(bench.session, params, codec)
+    deltas = [answer.deliver(bench.session.round())]
+    if end == "eos":
+        assert deltas[0].finish_reason is None
+        round = bench.session.round()
+        deltas.append(answer.deliver(replace(round, tokens=(91,))))
+    assert "".join(delta.text for delta in deltas) == "b"[: len("b\ufffd") - len(stop)]
+    assert deltas[-1].finish_reason == "stop"
+
+
+def test_half_a_character_after_a_stop_string_is_not_shown() -> None:
+    codec = ByteCodec()
+    codec.bytes[90] = b"ab\xc3"
+    done = complete(Bench(target=LONG).session, PROMPT, always(90, stop=("b",), max_tokens=3), codec)
+    assert (done.text, done.token_ids, done.finish_reason) == ("a", (90,), "stop")
+
+
+def test_an_abandoned_answer_does_not_go_on_inside_the_next() -> None:
+    session = Bench(target=LONG).session
+    first = generate(session, PROMPT, SamplingParams(max_tokens=9))
+    next(first)
+    second = generate(session, [4], SamplingParams(max_tokens=3))
+    next(second)
+    before = session.tokens.tolist()
+    with pytest.raises(WrongState, match="begun another answer"):
+        next(first)
+    assert session.tokens.tolist() == before
+    assert [delta.finish_reason for delta in second] == [None, "length"]
+
+
+def test_a_round_of_the_next_answer_is_not_delivered_by_the_one_before() -> None:
+    session = Bench(target=LONG).session
+    session.append(PROMPT)
+    session.begin(SamplingParams())
+    answer = Answer(session, SamplingParams(), None)
+    session.begin(SamplingParams())
+    with pytest.raises(WrongState, match="begun another answer"):
+        answer.deliver(session.round())
 
 
 def test_a_completion_without_logprobs_has_none() -> None:

@@ -22,7 +22,7 @@ def run(tokens: list[tuple[int, str]], **options: Any) -> tuple[list[str], str |
         shown.append(verdict.text)
         if verdict.finish_reason is not None:
             return shown, verdict.finish_reason, checker.tokens
-    return [*shown, checker.finish()], None, checker.tokens
+    return [*shown, checker.finish().text], None, checker.tokens
 
 
 def words(*texts: str) -> list[tuple[int, str]]:
@@ -31,16 +31,47 @@ def words(*texts: str) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("options", [{}, {"stop_token_ids": (7,)}])
 def test_an_end_token_is_the_last_and_has_no_text(options: dict[str, Any]) -> None:
-    assert run([(1, "a"), (EOS, "</s>"), (1, "b")], **options) == (["a", ""], "stop", 2)
+    assert run([(1, "a"), (EOS, ""), (1, "b")], **options) == (["a", ""], "stop", 2)
 
 
 def test_a_stop_id_ends_the_answer_as_eos_does() -> None:
-    assert run([(1, "a"), (7, "seven"), (1, "b")], stop_token_ids=(7,)) == (["a", ""], "stop", 2)
+    assert run([(1, "a"), (7, ""), (1, "b")], stop_token_ids=(7,)) == (["a", ""], "stop", 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 2}])
+def test_text_that_waited_for_bytes_comes_with_the_last_token_and_may_hold_a_stop_string(
+    options: dict[str, Any],
+) -> None:
+    last = (1, "t?") if options else (EOS, "t?")
+    assert run([(1, "a"), last], stop=("END",), **options)[:2] == (
+        ["a", "t?"],
+        "length" if options else "stop",
+    )
+    assert run([(1, "a"), last], stop=("?",), **options) == (["a", "t"], "stop", 2)
+
+
+@pytest.mark.parametrize(("minimum", "verdict"), [(0, ("", "stop")), (1, ("s?", "capacity"))])
+def test_text_that_waited_for_bytes_may_hold_a_stop_string_at_the_capacity(
+    minimum: int, verdict: tuple[str, str]
+) -> None:
+    checker = StopChecker(SamplingParams(stop=("s?",), min_tokens=minimum), [EOS])
+    checker.feed(1, "s")
+    end = checker.finish("?")
+    assert (end.text, end.finish_reason) == verdict
+
+
+def test_the_last_token_is_known_before_its_text() -> None:
+    checker = StopChecker(SamplingParams(max_tokens=3, min_tokens=1), [EOS])
+    assert not checker.is_last(1) and not checker.is_last(EOS)
+    checker.feed(1, "a")
+    assert not checker.is_last(1) and checker.is_last(EOS)
+    checker.feed(1, "a")
+    assert checker.is_last(1) and checker.is_last(EOS)
 
 
 def test_ignored_eos_is_a_token_like_others_but_a_stop_id_still_ends() -> None:
     assert run([(EOS, "x"), (1, "a")], ignore_eos=True) == (["x", "a", ""], None, 2)
-    assert run([(EOS, "x"), (1, "a")], ignore_eos=True, stop_token_ids=(EOS,)) == ([""], "stop", 1)
+    assert run([(EOS, ""), (1, "a")], ignore_eos=True, stop_token_ids=(EOS,)) == ([""], "stop", 1)
 
 
 def test_text_held_back_is_shown_when_an_end_token_shows_that_it_is_no_stop() -> None:
@@ -86,7 +117,7 @@ def test_stop_and_limit_at_every_pair_of_positions(limit: int, stop_at: int, kin
     if kind == "eos":
         tokens[stop_at - 1] = (EOS, "")
     elif kind == "id":
-        tokens[stop_at - 1], options = (7, "!"), {"stop_token_ids": (7,)}
+        tokens[stop_at - 1], options = (7, ""), {"stop_token_ids": (7,)}
     elif kind == "string":
         options = {"stop": ("abcdef"[stop_at - 1],)}
     else:
@@ -126,7 +157,7 @@ def test_nothing_is_fed_after_the_end() -> None:
     checker.feed(1, "a")
     with pytest.raises(WrongState, match="the answer has ended"):
         checker.feed(1, "b")
-    assert (checker.tokens, checker.finish()) == (1, "")
+    assert (checker.tokens, checker.finish().text) == (1, "")
 
 
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3).map(tuple)

@@ -128,6 +128,53 @@ class TestStream:
         ids = codec.encode("\u4f60")[:1] + codec.encode("bc")
         assert streamed(codec, [[token] for token in ids]) == ["", INCOMPLETE + "b", "c", ""]
 
+    def test_text_before_half_a_character_does_not_wait_for_it(self, tmp_path: Path) -> None:
+        """A token of a space and the first half of a character, as SmolLM2 has them."""
+        space, first, second = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(" \u00e9")[
+            0
+        ][0]
+        vocabulary = {symbol: i for i, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary | {space + first: 256}, merges=[(space, first)]))
+        tokenizer.decoder = decoders.ByteLevel()
+        codec = open_codec(tmp_path, tokenizer, template=None)
+        rest = vocabulary[second]
+        assert streamed(codec, [[256], [rest], [256], [256], [rest]]) == [
+            " ", "\u00e9", " ", INCOMPLETE + " ", "\u00e9", "",
+        ]  # fmt: skip
+        assert streamed(codec, [[256]]) == [" ", INCOMPLETE]
+
+    @pytest.mark.parametrize("name", ["codec", "word_codec"])
+    @pytest.mark.parametrize("text", ["\u4f60", "\U0001f600"])
+    def test_a_run_of_broken_bytes_is_shown_and_not_decoded_again(
+        self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+    ) -> None:
+        codec: TextCodec = request.getfixturevalue(name)
+        broken = next(token for token in codec.encode(text) if INCOMPLETE in codec.decode([token]))
+        longest = 0
+        decode = TextCodec.decode
+
+        def watched(self: TextCodec, ids: list[int]) -> str:
+            nonlocal longest
+            longest = max(longest, len(ids))
+            return decode(self, ids)
+
+        monkeypatch.setattr(TextCodec, "decode", watched)
+        stream = codec.stream()
+        shown = [stream.push([broken]) for _ in range(300)]
+        assert longest <= 25
+        assert "".join(shown) == INCOMPLETE * 297 and shown[100] == INCOMPLETE
+        assert stream.flush() == INCOMPLETE * 3
+
+    @given(tokens=st.lists(st.integers(0, 255), max_size=60))
+    def test_any_bytes_stream_to_what_they_decode_to(self, codec: TextCodec, tokens: list[int]) -> None:
+        pieces = streamed(codec, [[token] for token in tokens])
+        assert "".join(pieces) == codec.decode(tokens)
+
+    def test_after_broken_bytes_the_text_goes_on(self, word_codec: TextCodec) -> None:
+        broken = word_codec.encode("\u4f60")[1:2] * 40
+        ids = [*word_codec.encode("b"), *broken, *word_codec.encode("bad")]
+        assert "".join(streamed(word_codec, [[token] for token in ids])) == "b" + INCOMPLETE * 40 + " bad"
+
     def test_special_tokens_are_silent(self, codec: TextCodec) -> None:
         ids = [*codec.encode("a"), *codec.encode("</s>"), *codec.encode("b")]
         assert len(ids) == 3
@@ -185,6 +232,56 @@ def test_a_chat_has_the_tokens_transformers_gives_it(
 
 
 class TestRefusals:
+    @pytest.mark.parametrize("ids", [[-1], [2**32], [10**12], ["a"], [0.5]])
+    def test_what_can_be_no_token_id(self, codec: TextCodec, ids: list[Any]) -> None:
+        for decode in (codec.decode, codec.stream().push):
+            with pytest.raises(InvalidArgument, match=r"no token ids .* expected integers from 0"):
+                decode(ids)
+
+    def test_ids_that_the_tokenizer_does_not_have_are_silent(self, codec: TextCodec) -> None:
+        assert codec.decode([5000, *codec.encode("a")]) == "a"
+        assert streamed(codec, [[5000], codec.encode("a")]) == ["", "a", ""]
+
+    def test_what_is_no_unicode_text(self, codec: TextCodec) -> None:
+        for text in ("ab\udcff", "\ud800"):
+            with pytest.raises(InvalidArgument, match=r"holds '\\ud.*' at index .*expected Unicode text"):
+                codec.encode(text)
+            with pytest.raises(InvalidArgument, match="expected Unicode text"):
+                codec.chat([{"role": "user", "content": text}])
+        with pytest.raises(InvalidArgument, match="the text is a bytes, expected a str"):
+            codec.encode(b"a")  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("messages", "found"),
+        [
+            (["abc"], "message 0 is a str"),
+            ([{"role": "user", "content": "x"}, 1], "message 1 is a int"),
+            ("abc", "the messages are a str"),
+            (None, "the messages are a NoneType"),
+            ({"role": "user"}, "the messages are a dict"),
+            ([{1: 2, "role": "user"}], "message 0 has keys"),
+        ],
+    )
+    def test_what_is_no_conversation(self, codec: TextCodec, messages: Any, found: str) -> None:
+        with pytest.raises(InvalidArgument, match=found):
+            codec.chat(messages)
+
+    @pytest.mark.parametrize(
+        "source", ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{% if 1 %}" * 300 + "{% endif %}" * 300]
+    )
+    def test_a_template_nested_too_deeply(self, tmp_path: Path, source: str) -> None:
+        with pytest.raises(BundleInvalid, match="chat template cannot be compiled") as caught:
+            open_codec(tmp_path, byte_level(), source)
+        assert "\n" not in str(caught.value)
+
+    def test_a_template_that_writes_without_end(self, tmp_path: Path) -> None:
+        loop = (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'x' * 1000 }}{% endfor %}{% endfor %}"
+        )
+        codec = open_codec(tmp_path, byte_level(), loop)
+        with pytest.raises(InvalidArgument, match="writes more than 16777216 characters"):
+            codec.chat([{"role": "user", "content": "x"}])
+
     def test_the_templates_own_refusal_is_passed_on(self, codec: TextCodec) -> None:
         messages = [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]
         with pytest.raises(InvalidArgument, match="system comes first"):

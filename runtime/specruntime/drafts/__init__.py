@@ -37,7 +37,8 @@ class Draft(Protocol):
     def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
         """At most `min(limit, k)` ids to follow `tokens` (all committed ids, a view that is only read).
 
-        Raises `EngineFailed` when its own engine fails; only `reset` and `close` are defined then.
+        Raises `EngineFailed` when its own engine fails; only `reset` and `close` are defined then. Raises
+        `InvalidArgument`, between engine calls and with all it holds still sound, when every token is banned.
         """
         ...
 

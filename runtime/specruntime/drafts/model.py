@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Proposal
 from specruntime.engine import Context
+from specruntime.errors import InvalidArgument
 from specruntime.sampling import Sampler
 from specruntime.statistics import EngineTally
 from specruntime.windows import Feeder, Rows
@@ -43,7 +44,11 @@ class ModelProposer:
             return NOTHING
         self._keep_confirmed(tokens)
         self._failed = True  # until every engine call below has returned
-        proposal = self._draft(tokens, count, sampler)
+        try:
+            proposal = self._draft(tokens, count, sampler)
+        except InvalidArgument:  # of the sampler; the rows fed so far lie behind those that count
+            self._failed = False
+            raise
         self._failed = False
         self.cache_length = len(tokens)
         self._speculated = proposal.ids[:-1].tolist()
