@@ -15,8 +15,8 @@ from weakref import WeakSet
 
 from pydantic import ValidationError
 
-from specruntime.bundle_files import REBUILD, check_files
-from specruntime.closed_schema import describe_problem
+from specruntime.bundle_files import REBUILD, check_files, read_regular
+from specruntime.closed_schema import describe_problem, shorten
 from specruntime.drafts import Draft, new_draft
 from specruntime.engine import Engine
 from specruntime.engines import EngineOptions, open_engine
@@ -25,6 +25,8 @@ from specruntime.manifest import MANIFEST_NAME, SCHEMA_VERSION, Manifest, ModelD
 from specruntime.manifest_checks import check_manifest
 from specruntime.session import Session
 from specruntime.text import TextCodec
+
+MAX_MANIFEST_BYTES = 16 * 2**20  # a manifest of hundreds of layers is below one
 
 
 def load_manifest(path: str | Path, verify: bool = True) -> Manifest:
@@ -132,11 +134,9 @@ def _read_manifest(root: Path) -> bytes:
     if not root.is_dir():
         raise BundleInvalid(f"{root} is a file; a bundle is the directory that holds {MANIFEST_NAME}")
     try:
-        return (root / MANIFEST_NAME).read_bytes()
+        return read_regular(root, MANIFEST_NAME, MAX_MANIFEST_BYTES)
     except FileNotFoundError as error:
         raise BundleInvalid(f"{root} has no {MANIFEST_NAME}, so it is not a bundle; {REBUILD}") from error
-    except OSError as error:
-        raise BundleInvalid(f"{root / MANIFEST_NAME} cannot be read: {error.strerror}; {REBUILD}") from error
 
 
 def _parse_manifest(raw: bytes) -> Manifest:
@@ -160,19 +160,20 @@ def _check_schema_version(document: Any) -> None:
     version = document.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise BundleInvalid(
-            f"{MANIFEST_NAME}: schema_version is {version!r}, expected a whole number from 1 to {SCHEMA_VERSION}; "
-            f"{REBUILD}"
+            f"{MANIFEST_NAME}: schema_version is {shorten(version)}, expected a whole number from 1 to "
+            f"{SCHEMA_VERSION}; {REBUILD}"
         )
     if version > SCHEMA_VERSION:
         raise BundleTooNew(
-            f"the bundle has schema version {version}, this specruntime reads up to {SCHEMA_VERSION}; "
+            f"the bundle has schema version {shorten(version)}, this specruntime reads up to {SCHEMA_VERSION}; "
             "upgrade specruntime, or build the bundle with the version installed here"
         )
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        repeated = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
-        raise ValueError(f"the key {repeated!r} is written twice")
+    document: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in document:
+            raise ValueError(f"the key {shorten(key)} is written twice")
+        document[key] = value
     return document

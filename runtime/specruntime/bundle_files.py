@@ -4,12 +4,13 @@ Reads files, never writes. Knows paths, sizes and hashes, not what a file means.
 """
 
 import hashlib
+import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from specruntime.errors import BundleHashMismatch, BundleInvalid
-from specruntime.manifest import FileRecord
+from specruntime.manifest import MANIFEST_NAME, FileRecord
 
 REBUILD = "copy the bundle again or build it again"
 
@@ -17,8 +18,8 @@ REBUILD = "copy the bundle again or build it again"
 def confine(root: Path, name: str) -> Path:
     """The path of the bundle file `name` under `root`.
 
-    Raises `BundleInvalid` when the name is absolute, climbs out with `..` or a drive, or leads out of the bundle
-    through a symbolic link. Links that stay inside are followed.
+    Raises `BundleInvalid` when the name is absolute, climbs out with `..` or a drive, leads out of the bundle
+    through a symbolic link, or cannot be shown on one line. Links that stay inside are followed.
     """
     pure = PurePosixPath(name)
     if (
@@ -27,6 +28,7 @@ def confine(root: Path, name: str) -> Path:
         or "\\" in name
         or "\0" in name
         or ".." in pure.parts
+        or not name.isprintable()
     ):
         raise BundleInvalid(
             f"the manifest names {name!r}, which is not a plain relative path; a bundle only refers to files "
@@ -44,17 +46,70 @@ def confine(root: Path, name: str) -> Path:
     return path
 
 
+def read_regular(root: Path, name: str, limit: int) -> bytes:
+    """The bytes of the bundle file `name`, at most `limit` of them.
+
+    Raises `BundleInvalid` for a link out of the bundle, a pipe, device or directory (without waiting on it), a larger
+    file and one that cannot be read; `FileNotFoundError` where there is none.
+    """
+    path = confine(root, name)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise BundleInvalid(f"{name} cannot be read: it is not a regular file; {REBUILD}")
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise BundleInvalid(f"{name} cannot be read: {error.strerror}; {REBUILD}") from error
+    if len(content) > limit:
+        raise BundleInvalid(f"{name} has {status.st_size} bytes, expected at most {limit}; {REBUILD}")
+    return content
+
+
 def check_files(root: Path, files: Mapping[str, FileRecord], *, hashes: bool) -> None:
-    """Checks that each file is there with its size, and with `hashes` that its bytes are the recorded ones.
+    """Checks that each file is there with its size, with `hashes` that its bytes are the recorded ones, and that no
+    other file lies in the bundle.
 
     Hashing reads every byte (about 0.7 s per GB once cached). Raises `BundleInvalid` for a path that escapes, a
-    missing, unreadable or truncated file, and `BundleHashMismatch` for other bytes.
+    missing, unreadable, truncated or unlisted file, and `BundleHashMismatch` for other bytes.
     """
+    paths = {name: confine(root, name) for name in files}
     for name, record in files.items():
-        path = confine(root, name)
-        _check_size(path, name, record)
-        if hashes:
-            _check_hash(path, name, record)
+        _check_size(paths[name], name, record)
+    _refuse_unlisted(root, {path.resolve() for path in paths.values()})
+    if hashes:
+        for name, record in files.items():
+            _check_hash(paths[name], name, record)
+
+
+def _refuse_unlisted(root: Path, listed: set[Path]) -> None:
+    """An engine may read any file beside its graph, so none may be there whose bytes are not checked.
+
+    A link counts as what it leads to, so that a listed name may be a link to a file under another name.
+    """
+    for path in _entries(root):
+        name = path.relative_to(root).as_posix()
+        if name != MANIFEST_NAME and path.resolve() not in listed:
+            raise BundleInvalid(
+                f"{name!r} is in the bundle but has no entry under 'files' of {MANIFEST_NAME}, so its bytes cannot be "
+                "checked; move it out of the bundle"
+            )
+
+
+def _entries(root: Path) -> Iterator[Path]:
+    """Everything under `root` but directories; a link to a directory is not entered and must not lead out."""
+
+    def fail(error: OSError) -> None:
+        raise BundleInvalid(f"{error.filename} cannot be listed: {error.strerror}; {REBUILD}") from error
+
+    for directory, inner, names in os.walk(root, onerror=fail):
+        for name in inner:
+            if (link := Path(directory, name)).is_symlink():
+                confine(root, link.relative_to(root).as_posix())
+        for name in sorted(names):
+            yield Path(directory, name)
 
 
 def _check_size(path: Path, name: str, record: FileRecord) -> None:

@@ -3,7 +3,7 @@
 Knows the rules of models that forbid unknown keys, and nothing of what the models are about.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
@@ -17,11 +17,12 @@ def describe_problem(error: ValidationError, model: type[BaseModel]) -> str:
     found = error.errors(include_url=False, include_context=False)
     detail = next((d for d in found if d["type"] == "extra_forbidden"), found[0])
     where = ".".join(str(part) for part in detail["loc"]) or "the whole file"
+    where = where if where.isprintable() and len(where) <= 200 else shorten(where, 200)
     if detail["type"] == "extra_forbidden":
         return f"unknown key {where!r}; {nearest(str(detail['loc'][-1]), allowed_keys(model, detail['loc']))}"
     if detail["type"] == "missing":
         return f"key {where!r} is missing"
-    return f"{where}: found {_shorten(detail)}, expected otherwise: {detail['msg']}"
+    return f"{where}: found {shorten(detail['input'])}, expected otherwise: {detail['msg']}"
 
 
 def nearest(found: str, allowed: list[str]) -> str:
@@ -55,6 +56,10 @@ def _tags(model: type[BaseModel]) -> set[object]:
     return {value for literal in literals for value in get_args(literal)}
 
 
-def _shorten(detail: Mapping[str, Any], limit: int = 60) -> str:
-    text = repr(detail["input"])
+def shorten(found: object, limit: int = 60) -> str:
+    """`found` as Python writes it, cut to `limit` characters."""
+    try:
+        text = repr(found)
+    except RecursionError:
+        text = f"a deeply nested {type(found).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -6,15 +6,16 @@ Unknown keys are refused; a bundle of a newer schema version is refused before i
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
+from specruntime.schema_numbers import MAX_PROFILES, Index, Size, Threads, Version
 from specruntime.tensorrt_spec import TensorRTEngine
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
-Dimension = PositiveInt | Literal["B", "W", "R"]
+Dimension = Size | Literal["B", "W", "R"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 RelativePath = Annotated[str, Field(min_length=1)]
 
@@ -42,15 +43,15 @@ class Profile(_Closed):
     """One static shape the engine is run at: W = `width`, R = `rows`."""
 
     name: str
-    width: PositiveInt
-    rows: PositiveInt
+    width: Size
+    rows: Size
 
 
 class OnnxRuntimeEngine(_Closed):
     kind: Literal["onnxruntime"] = "onnxruntime"
     provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
-    minimum_version: str
-    threads: PositiveInt | None = None
+    minimum_version: Version
+    threads: Threads | None = None
 
 
 EngineSpec = Annotated[OnnxRuntimeEngine | TensorRTEngine, Field(discriminator="kind")]
@@ -63,12 +64,12 @@ class GraphSpec(_Closed):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     aliases: tuple[AliasPair, ...]
-    profiles: tuple[Profile, ...]
-    batch: PositiveInt
-    capacity: PositiveInt
-    layers: PositiveInt
-    vocab_size: PositiveInt
-    padded_vocab_size: PositiveInt
+    profiles: Annotated[tuple[Profile, ...], Field(min_length=1, max_length=MAX_PROFILES)]
+    batch: Size
+    capacity: Size
+    layers: Size
+    vocab_size: Size
+    padded_vocab_size: Size
     engine: EngineSpec
 
     @property
@@ -95,16 +96,16 @@ class NgramDraft(_Closed):
     """Prompt lookup: match the last n tokens (n from `max_n` down to `min_n`) and copy up to `k` that followed."""
 
     kind: Literal["ngram"] = "ngram"
-    k: PositiveInt
-    max_n: PositiveInt
-    min_n: PositiveInt
+    k: Size
+    max_n: Size
+    min_n: Size
 
 
 class ModelDraft(_Closed):
     """A smaller checkpoint that proposes `k` tokens: one step each, or all of them in one `fused` launch."""
 
     kind: Literal["model"] = "model"
-    k: PositiveInt
+    k: Size
     fused: bool = False
     graph: GraphSpec
 
@@ -127,13 +128,13 @@ class CheckPrompt(_Closed):
 
     id: str
     text: str | None = None
-    ids: tuple[NonNegativeInt, ...] | None = None
+    ids: tuple[Index, ...] | None = None
     chat: bool = True
 
 
 class CheckSpec(_Closed):
     prompts: tuple[CheckPrompt, ...]
-    max_new_tokens: PositiveInt
+    max_new_tokens: Size
 
 
 class FileRecord(_Closed):
@@ -150,7 +151,7 @@ class Manifest(_Closed):
     precision: Literal["fp32", "fp16", "bf16"]
     target: GraphSpec
     draft: DraftSpec
-    eos_token_ids: tuple[NonNegativeInt, ...]
+    eos_token_ids: tuple[Index, ...]
     tokenizer: TokenizerSpec | None = None
     rope: str | None = None
     check: CheckSpec

@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, Field
+
+from specruntime.schema_numbers import Index, Version
 
 
 class TensorRTEngine(BaseModel):
@@ -16,10 +18,10 @@ class TensorRTEngine(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["tensorrt", "tensorrt_rtx"]
-    version: str
+    version: Version
     version_compatible: bool = False
     compute_capabilities: tuple[Annotated[str, Field(pattern=r"^\d+\.\d$")], ...] = ()
     hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = "none"
-    optimization_profiles: dict[str, NonNegativeInt]
+    optimization_profiles: dict[str, Index]
     stripped_weights_from: str | None = None  # ONNX file with the weights, beside the engine
     weight_streaming: bool = False

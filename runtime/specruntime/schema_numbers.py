@@ -1,0 +1,15 @@
+"""Bounds of what a manifest may count: far above any real bundle, far below what breaks a runtime."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+MAX_THREADS = 1024
+MAX_PROFILES = 64
+
+Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Index = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Threads = Annotated[int, Field(ge=1, le=MAX_THREADS)]
+Version = Annotated[
+    str, Field(max_length=60, pattern=r"^[0-9]{1,6}(\.[0-9]{1,6}){1,3}([a-z.+-][0-9a-z.+-]*)?$")
+]
