@@ -2,7 +2,7 @@
 
 Owns the top-level keys and the rules between them; the parts are in `recipe_sources`, `recipe_drafts` and
 `recipe_backends`. Knows nothing of torch or networks: a recipe can be checked on any machine. `load_recipe` reads
-one from YAML; mistakes are worded in `recipe_errors`.
+one from YAML (`recipe_yaml`); mistakes are worded in `recipe_errors`.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, Val
 from specexport.errors import RecipeError
 from specexport.recipe_backends import Backend, OnnxRuntimeBackend, Precision
 from specexport.recipe_drafts import Draft, ModelDraft, NgramDraft, NoneDraft
-from specexport.recipe_errors import explain, read_yaml
+from specexport.recipe_errors import explain
 from specexport.recipe_sources import (
     Closed,
     ModelSource,
@@ -23,6 +23,7 @@ from specexport.recipe_sources import (
     RandomSource,
     Target,
 )
+from specexport.recipe_yaml import read_yaml
 
 __all__ = [
     "Backend",

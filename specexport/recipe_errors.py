@@ -1,4 +1,4 @@
-"""Turns what pydantic and YAML say about a recipe into one line per mistake.
+"""Turns what pydantic says about a recipe into one line per mistake.
 
 A line names the key path, what was found, what is allowed and, where a name was misspelt, the nearest one.
 """
@@ -7,70 +7,20 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-
-from specexport.errors import RecipeError
 
 Models = tuple[type[BaseModel], ...]
 
 _KEY = re.compile(r"[a-z_0-9.]+: ")
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML 1.1 without the silent loss of a key that is written twice."""
-
-
-def _mapping_without_duplicates(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[str] = set()
-    for key_node, _ in node.value:
-        key = str(key_node.value)
-        if key in seen:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key {key!r} is written twice; keep one", key_node.start_mark
-            )
-        seen.add(key)
-    return loader.construct_mapping(node, deep=True)
-
-
-_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_duplicates)
-
-
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the closest allowed name, or nothing."""
     close = get_close_matches(name, [str(item) for item in allowed], n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def read_yaml(path: Path) -> str:
-    """The recipe file as JSON text. Raises `RecipeError` for a file that is missing, unreadable or not a mapping."""
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
-    except FileNotFoundError:
-        beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise RecipeError(f"{path}: no such recipe file{nearest(path.name, beside)}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 text ({error.reason})"
-        raise RecipeError(
-            f"{path}: cannot be read: {reason}; give the path of a recipe's YAML file"
-        ) from None
-    except yaml.YAMLError as error:
-        raise RecipeError(_explain_yaml(path, error)) from None
-    if not isinstance(document, dict):
-        found = "nothing" if document is None else f"a {type(document).__name__}"
-        raise RecipeError(f"{path}: found {found}, expected `key: value` lines starting with `name:`")
-    return json.dumps(document, default=str)
-
-
-def _explain_yaml(path: Path, error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-    return f"{place}: not valid YAML: {problem}"
 
 
 def explain(error: ValidationError, root: type[BaseModel]) -> Iterator[str]:

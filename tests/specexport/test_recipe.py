@@ -1,6 +1,7 @@
 """A recipe says everything, and every mistake in one is answered by one line with key, finding and cure."""
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_a_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
     assert isinstance(again.draft, ModelDraft)
 
 
-MISTAKES = [
+MISTAKES: list[tuple[Any, ...]] = [
     ("batch", 4, "batch: found 4, expected 1: a session decodes one sequence"),
     ("precison", "fp32", "precison: unknown key, allowed: name, target,", "did you mean 'precision'?"),
     ("draft.max_m", 3, "draft.max_m: unknown key, allowed: kind, k, max_n, min_n", "did you mean 'max_n'?"),
@@ -181,7 +182,30 @@ def test_each_of_several_mistakes_gets_its_line(tmp_path: Path) -> None:
         ("name: [", ":1:8: not valid YAML"),
         ("name: a\nname: b\n", ":2:1: not valid YAML: the key 'name' is written twice"),
         ("name: !!python/object:os.system x\n", "not valid YAML: could not determine a constructor"),
-        ("draft: {? [a, b] : c}\n", "not valid YAML"),
+        ("draft: {? [a, b] : c}\n", ":1:11: not valid YAML: a key must be a word"),
+        ("? 2020-01-01\n: [\n", "not valid YAML"),
+        (
+            "a: &x [1]\nb: *x\n",
+            ":2:4: not valid YAML: an alias (*name) is not allowed in a recipe; write the value out",
+        ),
+        ("a: &x {b: 1}\nc: {<<: *x}\n", ":2:9: not valid YAML: an alias"),
+        ("a: &x [*x]\n", "not valid YAML: an alias"),
+        ("name: " + "[" * 5000, "nested more than 32 levels deep"),
+        ("name: " + "{a: " * 5000, "nested more than 32 levels deep"),
+        ("name: " + "- " * 5000, "not valid YAML"),
+        ("name: a\nx:\n  " + "- " * 5000, "nested more than 32 levels deep"),
+        (
+            "capacity: " + "9" * 5000,
+            ":1:11: not valid YAML: 9999999999999999999999999999999999999... is no int",
+        ),
+        ("capacity: 0x" + "f" * 5000, "is a number of more than 64 bits"),
+        ("capacity: " + "1:" * 5000 + "1", "is a number of more than 64 bits"),
+        ("capacity: !!int x", "not valid YAML: x is no int"),
+        ("capacity: !!bool x", "not valid YAML: x is no bool"),
+        ("name: 2020-13-45", ":1:7: not valid YAML: 2020-13-45 is no timestamp (month must be in 1..12)"),
+        ('name: "\\ud800"', ":1:7: not valid YAML: this text holds half a character"),
+        ('"\\ud800": a', ":1:1: not valid YAML: a key must be a word"),
+        ("name: \0", "not valid YAML"),
     ],
 )
 def test_what_is_not_a_yaml_mapping_is_refused_with_its_place(
@@ -197,6 +221,23 @@ def test_a_missing_recipe_names_the_nearest_file(tmp_path: Path) -> None:
     write(tmp_path, MINIMAL)
     with pytest.raises(RecipeError, match=r"no such recipe file; did you mean 'recipe\.yaml'\?"):
         load_recipe(tmp_path / "recipes.yaml")
+
+
+def test_aliases_that_expand_without_end_are_refused_at_once(tmp_path: Path) -> None:
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    with pytest.raises(RecipeError, match=r":2:10: not valid YAML: an alias"):
+        load_recipe(write(tmp_path, "\n".join(["a0: &a0 x", *levels])))
+
+
+def test_a_recipe_is_a_regular_file_of_bounded_size(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.yaml")
+    with pytest.raises(RecipeError, match="cannot be read: not a regular file; give the path of a recipe"):
+        load_recipe(tmp_path / "fifo.yaml")
+    with pytest.raises(RecipeError, match="larger than 1 MB, so it is no recipe"):
+        load_recipe(write(tmp_path, "# " + "x" * (1 << 20)))
+    for name, reason in (("a\0b", "null byte"), ("x" * 300, "File name too long")):
+        with pytest.raises(RecipeError, match=f"cannot be read: .*{reason}"):
+            load_recipe(tmp_path / name)
 
 
 def test_a_recipe_that_is_no_text_is_refused(tmp_path: Path) -> None:
