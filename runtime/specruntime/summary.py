@@ -3,15 +3,14 @@
 Owns the sizes that follow from the manifest (weights, KV cache). Megabytes are 10^6 bytes.
 """
 
-import json
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from specruntime.build_record import EngineReport, GraphRecord, read_build_record
 from specruntime.manifest import GraphSpec, Manifest, ModelDraft
+from specruntime.tensor_checks import BYTES
 
-BUILD_RECORD_NAME = "build.json"
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "bool": 1}
 _MB = 1e6
 
 
@@ -34,7 +33,7 @@ def cache_bytes(graph: GraphSpec) -> int:
     cached = {pair.input for pair in graph.aliases}
     sizes = {"B": graph.batch}
     return sum(
-        _BYTES[tensor.dtype] * prod(sizes[d] if isinstance(d, str) else d for d in tensor.shape)
+        BYTES[tensor.dtype] * prod(sizes[d] if isinstance(d, str) else d for d in tensor.shape)
         for tensor in graph.inputs
         if tensor.name in cached
     )
@@ -42,8 +41,7 @@ def cache_bytes(graph: GraphSpec) -> int:
 
 def summarise(manifest: Manifest, root: Path) -> dict[str, Any]:
     """JSON-ready: identity, graphs with sizes and widths, step times and parity where `build.json` records them."""
-    record = _build_record(root)
-    built = record.get("graphs", {})
+    record = read_build_record(root)
     return {
         "name": manifest.name,
         "producer": manifest.producer,
@@ -51,7 +49,7 @@ def summarise(manifest: Manifest, root: Path) -> dict[str, Any]:
         "precision": manifest.precision,
         "draft": manifest.draft.model_dump(mode="json", exclude={"graph"}),
         "graphs": {
-            role: _describe(manifest, graph, built.get(role, {}))
+            role: _describe(manifest, graph, record.graphs.get(role, GraphRecord()))
             for role, graph in graphs_of(manifest).items()
         },
         "bundle_mb": sum(file.bytes for file in manifest.files.values()) / _MB,
@@ -59,14 +57,13 @@ def summarise(manifest: Manifest, root: Path) -> dict[str, Any]:
         "chat_template": manifest.tokenizer is not None and manifest.tokenizer.chat_template is not None,
         "eos_token_ids": list(manifest.eos_token_ids),
         "check": {"prompts": len(manifest.check.prompts), "max_new_tokens": manifest.check.max_new_tokens},
-        "versions": record.get("versions", {}),
+        "versions": record.versions,
     }
 
 
-def _describe(manifest: Manifest, graph: GraphSpec, built: dict[str, Any]) -> dict[str, Any]:
-    parity = built.get("parity", {})
+def _describe(manifest: Manifest, graph: GraphSpec, built: GraphRecord) -> dict[str, Any]:
     return {
-        "checkpoint": built.get("checkpoint"),
+        "checkpoint": built.checkpoint,
         "layers": graph.layers,
         "vocab_size": graph.vocab_size,
         "padded_vocab_size": graph.padded_vocab_size,
@@ -76,35 +73,27 @@ def _describe(manifest: Manifest, graph: GraphSpec, built: dict[str, Any]) -> di
         "profiles": [profile.model_dump() for profile in graph.profiles],
         "weights_mb": weight_bytes(manifest, graph) / _MB,
         "kv_mb": cache_bytes(graph) / _MB,
-        "step_ms": built.get("step_ms") or {},
-        "step_ms_reason": built.get("step_ms_reason"),
-        "engine_report": _describe_engine((built.get("engine") or {}).get("report")),
-        "parity": {key: value for key, value in parity.items() if key != "layer_difference"},
+        "step_ms": built.step_ms or {},
+        "step_ms_reason": built.step_ms_reason,
+        "engine_report": _describe_engine(built.engine.report if built.engine else None),
+        "parity": built.parity.model_dump(exclude={"layer_difference"}) if built.parity else {},
     }
 
 
-def _describe_engine(report: dict[str, Any] | None) -> dict[str, Any] | None:
+def _describe_engine(report: EngineReport | None) -> dict[str, Any] | None:
     """The compiler's report in numbers; None where no engine was compiled."""
     if report is None:
         return None
-    counted = ("fused_attention", "unfused_attention", "kv_cache_updates", "cache_copies")
-    sizes = {name: report[f"{name}_bytes"] / _MB for name in ("engine", "weights")}
     return {
-        "engine_mb": sizes["engine"],
-        "weights_mb": sizes["weights"],
-        "compiled_layers": report["compiled_layers"],
-        **{name: len(report[name]) for name in counted},
-        "first_unfused_attention": next(iter(report["unfused_attention"]), None),
+        "engine_mb": report.engine_bytes / _MB,
+        "weights_mb": report.weights_bytes / _MB,
+        "compiled_layers": report.compiled_layers,
+        "fused_attention": len(report.fused_attention),
+        "unfused_attention": len(report.unfused_attention),
+        "kv_cache_updates": len(report.kv_cache_updates),
+        "cache_copies": len(report.cache_copies),
+        "first_unfused_attention": next(iter(report.unfused_attention), None),
     }
-
-
-def _build_record(root: Path) -> dict[str, Any]:
-    """`build.json`, or nothing: a bundle decodes without it, so its absence is no error."""
-    try:
-        record = json.loads((root / BUILD_RECORD_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def render_summary(summary: dict[str, Any]) -> str:

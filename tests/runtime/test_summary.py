@@ -1,8 +1,11 @@
 """What `inspect` says is what the manifest and the files say."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+
+import pytest
 
 from specruntime.bundle import load_manifest, open_bundle
 from specruntime.summary import cache_bytes, graphs_of, render_summary, summarise, weight_bytes
@@ -21,7 +24,7 @@ def test_sizes_are_those_of_the_files_and_of_the_buffers(tiny_bundle: Path) -> N
 
 def test_a_summary_is_json_and_text(tiny_bundle: Path) -> None:
     summary = json.loads(json.dumps(summarise(load_manifest(tiny_bundle), tiny_bundle)))
-    assert summary["draft"] == {"kind": "model", "k": 4}
+    assert summary["draft"] == {"kind": "model", "k": 4, "fused": False}
     assert set(summary["graphs"]) == {"target", "draft"}
     target = summary["graphs"]["target"]
     assert set(target["step_ms"]) == {str(profile["width"]) for profile in target["profiles"]}
@@ -30,10 +33,56 @@ def test_a_summary_is_json_and_text(tiny_bundle: Path) -> None:
     assert "capacity 256" in text and "verify_5 5" in text and "of PyTorch" in text
 
 
+BROKEN = {
+    "empty": b"",
+    "not JSON": b"{",
+    "not UTF-8": b'{"versions": {"a": "\xff"}}',
+    "deep": b"[" * 100_000,
+    "deep and whole": b'{"graphs": {"target": ' + b"[" * 5000 + b"]" * 5000 + b"}}",
+    "a list": b"[]",
+    "graphs as a list": b'{"graphs": [1]}',
+    "a graph as text": b'{"graphs": {"target": "x"}}',
+    "step times as a list": b'{"graphs": {"target": {"step_ms": [1]}}}',
+    "a step time as text": b'{"graphs": {"target": {"step_ms": {"1": "fast"}}}}',
+    "parity as text": b'{"graphs": {"target": {"parity": "x"}}}',
+    "parity without numbers": b'{"graphs": {"target": {"parity": {"tokens": 1}}}}',
+    "engine as a number": b'{"graphs": {"target": {"engine": 7}}}',
+    "report without sizes": b'{"graphs": {"target": {"engine": {"report": {"fused_attention": []}}}}}',
+    "sizes beyond any disk": b'{"graphs": {"target": {"engine": {"report": {"engine_bytes": 1'
+    + b"0" * 400
+    + b"}}}}}",
+    "versions as a number": b'{"versions": 3}',
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_build_record_that_says_nonsense_is_none(tiny_bundle: Path, tmp_path: Path, content: bytes) -> None:
+    manifest = load_manifest(tiny_bundle, verify=False)
+    absent = summarise(manifest, tmp_path)
+    (tmp_path / "build.json").write_bytes(content)
+    assert summarise(manifest, tmp_path) == absent
+    assert "checkpoint not recorded" in render_summary(absent)
+
+
+def test_a_build_record_is_read_from_a_regular_file_of_the_bundle_only(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    manifest = load_manifest(tiny_bundle, verify=False)
+    absent = summarise(manifest, tmp_path)
+    os.mkfifo(tmp_path / "build.json")
+    assert summarise(manifest, tmp_path) == absent
+    (tmp_path / "build.json").unlink()
+    (tmp_path / "build.json").symlink_to(tiny_bundle / "build.json")
+    assert summarise(manifest, tmp_path) == absent
+    (tmp_path / "build.json").unlink()
+    shutil.copy(tiny_bundle / "build.json", tmp_path)
+    assert summarise(manifest, tmp_path) != absent
+
+
 def test_a_bundle_without_a_build_record_is_still_described(tiny_bundle: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.bundle"
     shutil.copytree(tiny_bundle, copy)
-    manifest = load_manifest(copy)
+    manifest = load_manifest(copy, verify=False)
     (copy / "build.json").unlink()
     summary = summarise(manifest, copy)
     assert summary["versions"] == {} and summary["graphs"]["target"]["step_ms"] == {}
