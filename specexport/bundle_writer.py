@@ -3,16 +3,17 @@
 An interrupted build leaves the old bundle or none. Remains of a killed build are removed by the next one.
 """
 
-import errno
 import json
 import os
-import shutil
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from specexport.bundle_place import check_output, resolve_output
 from specexport.errors import BundleNotWritten
-from specexport.sources.cache import file_sha256
+from specexport.sources.cache import file_sha256, free_megabytes, is_disk_full
+from specexport.sources.scratch import is_running, remove_tree
 from specruntime.manifest import MANIFEST_NAME, FileRecord, Manifest
 
 BUILD_RECORD_NAME = "build.json"
@@ -22,14 +23,15 @@ BUILD_RECORD_NAME = "build.json"
 def staged_bundle(output: Path) -> Iterator[Path]:
     """A directory to write into; it becomes `output` when the block ends well and vanishes when it does not.
 
-    Raises `BundleNotWritten` when `output` holds something that is not a bundle, or when the disk refuses.
+    Where `output` is a link, what it points to is replaced. Raises `BundleNotWritten` when `output` holds something
+    that is not a bundle, or when the disk refuses.
     """
-    output = output.absolute()
     check_output(output)
+    output = resolve_output(output)
     staging = output.parent / f".{output.name}.partial-{os.getpid()}"
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(output)
+        _clear_remains(output)
         staging.mkdir()
         yield staging
         for directory in (path for path in staging.rglob("*") if path.is_dir()):
@@ -38,31 +40,24 @@ def staged_bundle(output: Path) -> Iterator[Path]:
     except OSError as error:
         raise BundleNotWritten(_describe_failure(output, error)) from error
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        remove_tree(staging)
 
 
-def check_output(output: Path) -> None:
-    """Raises `BundleNotWritten` when no bundle can be put at `output`, so that a build can say so before it works."""
-    if output.exists() and not (output / MANIFEST_NAME).is_file():
-        raise BundleNotWritten(
-            f"{output} exists and holds no {MANIFEST_NAME}, so it is not a bundle; choose another -o or remove it"
-        )
-    above = output.absolute().parent
-    while not above.exists():
-        above = above.parent
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise BundleNotWritten(f"{above} is not a directory that can be written to; choose another -o")
-
-
-def _remove_stale(output: Path) -> None:
-    """Remains of builds whose process is gone."""
-    for path in output.parent.glob(f".{output.name}.*-*"):
-        owner = path.name.rsplit("-", 1)[1]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(path, ignore_errors=True)
+def _clear_remains(output: Path) -> None:
+    """Of builds whose process is gone. The old bundle of one that died between its two renames goes back."""
+    remains = re.compile(rf"\.{re.escape(output.name)}\.(partial|old)-(\d+)")
+    for path in sorted(output.parent.iterdir()):
+        match = remains.fullmatch(path.name)
+        if match is None or is_running(int(match[2])):
+            continue
+        if match[1] == "old" and not output.exists() and not path.is_symlink():
+            path.rename(output)
+        else:
+            remove_tree(path)
 
 
 def _swap(staging: Path, output: Path) -> None:
+    check_output(output)  # a file may have come since the build began
     if not output.exists():
         staging.rename(output)
         return
@@ -73,12 +68,12 @@ def _swap(staging: Path, output: Path) -> None:
     except OSError:
         old.rename(output)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    remove_tree(old)
 
 
 def _describe_failure(output: Path, error: OSError) -> str:
-    if error.errno == errno.ENOSPC:
-        free = shutil.disk_usage(output.parent).free // 2**20
+    if is_disk_full(error, output.parent):
+        free = free_megabytes(output.parent)
         return f"the disk of {output} is full ({free} MB free): free space or choose another -o; nothing was written"
     return f"the bundle {output} cannot be written: {error.strerror or error}; nothing was written"
 

@@ -22,6 +22,7 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
 
     loaded = load_recipe(recipe)  # refused before the seconds that importing torch takes
     started = perf_counter()
+    from specexport.bundle_place import check_output
     from specexport.currency import build_key, default_output, is_current
     from specexport.digests import checkpoint_digests
     from specexport.tensorrt.machine import check_machine
@@ -30,6 +31,7 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
     if isinstance(loaded.backend, TensorRTBackend):
         check_machine(loaded.backend)  # before the checkpoint is fetched
     bundle = output or default_output(loaded)
+    check_output(bundle)
     with counted_progress() as (announce, count):
         announce("fetching the checkpoint")
         if not force and is_current(bundle, build_key(loaded, checkpoint_digests(loaded))):
