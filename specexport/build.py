@@ -9,11 +9,12 @@ from shutil import copyfile, copytree
 import yaml
 
 from specexport.build_record import BuiltGraph, build_record, bundle_manifest
-from specexport.bundle_writer import check_output, staged_bundle, write_build_record, write_manifest
+from specexport.bundle_place import check_output
+from specexport.bundle_writer import staged_bundle, write_build_record, write_manifest
 from specexport.canonical_graph import CanonicalGraph, canonical_key, export_canonical
+from specexport.check_prompts import require_usable_prompts
 from specexport.compiled_graph import check_parity, compile_graph
 from specexport.currency import build_key, default_output, is_current
-from specexport.errors import CheckpointUnsupported
 from specexport.graph_files import draft_profiles, fused_draft_profiles, target_profiles
 from specexport.parity import require_parity
 from specexport.recipe import ModelDraft, Recipe
@@ -22,7 +23,6 @@ from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.machine import check_machine
 from specexport.tensorrt.options import TensorRTBackend
 from specexport.tensorrt.stage import compile_tensorrt, read_report
-from specexport.tokenizer_files import TEMPLATE_FILE
 from specexport.vocabulary import require_shared_vocabulary
 from specruntime.bundle import load_manifest
 from specruntime.manifest import Profile
@@ -58,7 +58,7 @@ def build(
         announce("nothing changed")
         return output
     canonical = _export(recipe, checkpoints, force)
-    _require_chat_template(recipe, canonical["target"])
+    require_usable_prompts(recipe.check, canonical["target"])
     checkpoints.release()
     graphs = {
         name: _compile(recipe, name, graph, force=force, announce=announce, steps=steps)
@@ -76,23 +76,6 @@ def build(
         write_manifest(root, bundle_manifest(recipe, graphs, root))
         load_manifest(root, verify=False)
     return output
-
-
-def _require_chat_template(recipe: Recipe, target: CanonicalGraph) -> None:
-    """A bundle whose check prompts need a template it lacks could never be checked."""
-    texts = any(isinstance(prompt, str) for prompt in recipe.check.prompts)
-    if texts and target.tokenizer is None:
-        raise CheckpointUnsupported(
-            f"check.prompts: found text, but {target.name} has no tokenizer; write the prompts as lists of token ids"
-        )
-    if (
-        texts
-        and recipe.check.chat
-        and not (target.tokenizer and (target.tokenizer / TEMPLATE_FILE).is_file())
-    ):
-        raise CheckpointUnsupported(
-            f"check.chat: found true, but {target.name} has no chat template; set check.chat: false"
-        )
 
 
 def _compile(

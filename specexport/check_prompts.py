@@ -1,0 +1,61 @@
+"""Whether a bundle's check prompts could ever be decoded, told while it is built rather than when it is checked."""
+
+from specexport.canonical_graph import TOKENIZER_DIRECTORY, CanonicalGraph
+from specexport.errors import CheckpointUnsupported
+from specexport.recipe import Check, Prompt
+from specexport.tokenizer_files import describe_tokenizer
+from specruntime.errors import SpecError
+from specruntime.text import TextCodec
+
+
+def require_usable_prompts(check: Check, target: CanonicalGraph) -> None:
+    """Raises `CheckpointUnsupported` naming the first prompt that the target of the bundle could not answer."""
+    codec = _open_codec(target)
+    if codec is None and any(isinstance(prompt, str) for prompt in check.prompts):
+        raise CheckpointUnsupported(
+            f"check.prompts: found text, but {target.name} has no tokenizer; write the prompts as lists of token ids"
+        )
+    for number, prompt in enumerate(check.prompts):
+        place = f"check.prompts[{number}]"
+        _require_fitting(place, _encode(place, prompt, codec, check, target), check, target)
+
+
+def _open_codec(target: CanonicalGraph) -> TextCodec | None:
+    if target.tokenizer is None:
+        return None
+    return TextCodec.open(target.directory, describe_tokenizer(target.directory, TOKENIZER_DIRECTORY))
+
+
+def _encode(
+    place: str, prompt: Prompt, codec: TextCodec | None, check: Check, target: CanonicalGraph
+) -> list[int]:
+    if not isinstance(prompt, str):
+        return list(prompt)
+    assert codec is not None, "refused above"
+    if not check.chat:
+        return codec.encode(prompt)
+    if not codec.has_chat_template:
+        raise CheckpointUnsupported(
+            f"check.chat: found true, but {target.name} has no chat template; set check.chat: false"
+        )
+    try:
+        return codec.chat([{"role": "user", "content": prompt}])
+    except SpecError as error:
+        raise CheckpointUnsupported(f"{place}: {error}; change it, or set check.chat: false") from None
+
+
+def _require_fitting(place: str, ids: list[int], check: Check, target: CanonicalGraph) -> None:
+    size, capacity = target.facts.vocab_size, target.facts.capacity
+    if not ids:
+        raise CheckpointUnsupported(
+            f"{place}: found text without any token, expected at least one; write more"
+        )
+    if (outside := next((token for token in ids if token >= size), None)) is not None:
+        raise CheckpointUnsupported(
+            f"{place}: found token id {outside}, expected 0..{size - 1}, the vocabulary of {target.name}; correct it"
+        )
+    if len(ids) > (most := capacity - check.max_new_tokens):
+        raise CheckpointUnsupported(
+            f"{place}: found {len(ids)} tokens, expected at most {most}: capacity {capacity} less "
+            f"check.max_new_tokens {check.max_new_tokens}; shorten it or raise capacity"
+        )
