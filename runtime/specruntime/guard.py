@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.errors import EmptyPrompt, InvalidArgument, SessionBusy, SessionPoisoned, WrongState
+from specruntime.params import shown
 
 
 class Guard:
@@ -61,7 +62,7 @@ class Guard:
 def index(name: str, value: object) -> int:
     """The value as Python's integer; raises `InvalidArgument` for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise InvalidArgument(f"{name} is {value!r}, expected an integer")
+        raise InvalidArgument(f"{name} is {shown(value)}, expected an integer")
     return int(value)
 
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 from numbers import Real
 from typing import Literal, TypeGuard
 
 import numpy as np
 
 from specruntime.errors import InvalidArgument
+
+_HIGHEST = float(np.finfo(np.float32).max)
+_SHOWN = 200  # characters
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,13 @@ class SamplingParams:
         self._check_law()
         self._check_processors()
         self._check_ends()
+        for name in ("top_k", "seed", "max_tokens", "min_tokens", "logprobs"):
+            value = getattr(self, name)
+            if (
+                value is not None
+            ):  # NumPy's integers have a width, and wrap or overflow in the hash of the noise
+                object.__setattr__(self, name, int(value))
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, self.stop_token_ids)))
 
     def _check_law(self) -> None:
         hot = _is_number(self.temperature) and 1e-6 <= self.temperature <= 1e6
@@ -62,7 +72,9 @@ class SamplingParams:
         self._require_number("frequency_penalty", self.frequency_penalty, -2, 2)
         mapping = isinstance(self.logit_bias, Mapping)
         biases = mapping and all(_is_id(i) and _is_bias(bias) for i, bias in self.logit_bias.items())
-        self._require("logit_bias", biases, "a mapping of token ids to finite numbers or -inf (a ban)")
+        self._require(
+            "logit_bias", biases, "a mapping of token ids to numbers that fp32 holds, or -inf (a ban)"
+        )
 
     def _check_ends(self) -> None:
         stops = isinstance(self.stop, tuple) and all(isinstance(stop, str) and stop for stop in self.stop)
@@ -84,7 +96,16 @@ class SamplingParams:
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
-            raise InvalidArgument(f"{name} is {getattr(self, name)!r}, expected {allowed}")
+            raise InvalidArgument(f"{name} is {shown(getattr(self, name))}, expected {allowed}")
+
+
+def shown(value: object) -> str:
+    """The value for a message: of what was given by mistake the beginning says enough."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write integers of thousands of digits
+        return f"a {type(value).__name__} too long to show"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -96,7 +117,7 @@ def _is_zero(value: object) -> bool:
 
 
 def _is_bias(value: object) -> bool:
-    return _is_number(value) and (isfinite(value) or value == -inf)
+    return _is_number(value) and (abs(value) <= _HIGHEST or value == -inf)
 
 
 def _is_id(value: object) -> TypeGuard[int]:

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.errors import InvalidArgument
-from specruntime.params import SamplingParams
+from specruntime.params import SamplingParams, shown
+
+_FP32 = np.finfo(np.float32)
 
 
 class Processors:
@@ -21,7 +23,7 @@ class Processors:
     ) -> None:
         """Raises `InvalidArgument` when a token id of the options or of the prompt is outside the vocabulary."""
         self._params = params
-        self._bias_ids = _ids("logit_bias", list(params.logit_bias), vocab)
+        self._bias_ids = _ids("logit_bias", [int(token) for token in params.logit_bias], vocab)
         self._bias = np.array(list(params.logit_bias.values()), np.float32)
         ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
         self._ends = _ids("stop_token_ids and eos_token_ids", ends, vocab)
@@ -67,7 +69,7 @@ class Processors:
             penalty = np.float32(self._params.repetition_penalty)
             ids = np.flatnonzero(seen)
             logits = row[ids]
-            row[ids] = np.where(logits > 0, logits / penalty, logits * penalty)
+            row[ids] = _scaled(logits, penalty)
         if self._penalises_output:
             ids = np.flatnonzero(counts)
             row[ids] -= np.float32(self._params.presence_penalty)
@@ -80,11 +82,17 @@ def _count(counts: NDArray[np.int32], seen: NDArray[np.bool_], tokens: Sequence[
     seen[ids] = True
 
 
+def _scaled(logits: NDArray[np.float32], penalty: np.float32) -> NDArray[np.float32]:
+    """The logits under the repetition penalty; a finite one stays finite."""
+    with np.errstate(over="ignore"):
+        scaled = np.where(logits > 0, logits / penalty, logits * penalty)
+    return np.where(np.isfinite(logits), np.clip(scaled, _FP32.min, _FP32.max), scaled)
+
+
 def _ids(name: str, tokens: Sequence[int], vocab: int) -> NDArray[np.int64]:
-    ids = np.asarray(tokens, np.int64).reshape(-1)
-    outside = ids[(ids < 0) | (ids >= vocab)]
-    if outside.size:
+    outside = next((token for token in tokens if not 0 <= token < vocab), None)
+    if outside is not None:
         raise InvalidArgument(
-            f"{name} holds the token id {outside[0]}, expected 0 to {vocab - 1}: the vocabulary of the bundle"
+            f"{name} holds the token id {shown(outside)}, expected 0 to {vocab - 1}: the vocabulary of the bundle"
         )
-    return ids
+    return np.asarray(tokens, np.int64).reshape(-1)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specruntime.errors import InvalidArgument
 from specruntime.noise import Stream, gumbel_argmax
-from specruntime.params import SamplingParams
+from specruntime.params import SamplingParams, shown
 from specruntime.processors import Processors
 from specruntime.warping import Warper, best, probabilities, top_places
 
@@ -31,7 +31,7 @@ class Sampler:
         """Raises `InvalidArgument` when a token id or `logprobs` does not fit the vocabulary."""
         if params.logprobs is not None and params.logprobs > vocab_size:
             raise InvalidArgument(
-                f"logprobs is {params.logprobs}, expected at most the vocabulary, {vocab_size}"
+                f"logprobs is {shown(params.logprobs)}, expected at most the vocabulary, {vocab_size}"
             )
         self.params = params
         self._vocab = vocab_size

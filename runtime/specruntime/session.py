@@ -20,6 +20,7 @@ from specruntime.engine import Context
 from specruntime.errors import CapacityExceeded, EmptyPrompt, EngineFailed, InvalidArgument, WrongState
 from specruntime.guard import Guard, index, token_ids
 from specruntime.manifest import Manifest
+from specruntime.params import shown
 from specruntime.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
 from specruntime.statistics import Statistics
 from specruntime.windows import Feeder, Rows
@@ -161,7 +162,9 @@ class Session:
             self._guard.require_sound()
             length = index("length", length)
             if not 0 <= length <= self._length:
-                raise InvalidArgument(f"cannot rewind to {length}: the session holds {self._length} tokens")
+                raise InvalidArgument(
+                    f"cannot rewind to {shown(length)}: the session holds {self._length} tokens"
+                )
             if self._sampler is not None:
                 self.stats.discarded += self._length - max(length, self._prompt_length)
             self._cut(length)

@@ -52,8 +52,9 @@ class Warper:
         """
         peak = np.max(row)
         _check_peak(peak)
-        logits = np.subtract(row, peak, out=self._logits)
-        logits /= np.float32(self._params.temperature)
+        with np.errstate(over="ignore"):  # too far below the best for fp32 is as good as banned
+            logits = np.subtract(row, peak, out=self._logits)
+            logits /= np.float32(self._params.temperature)
         ids: NDArray[np.int64] | None = None  # None: all
         if 0 < self._params.top_k < logits.size:
             ids = top_places(logits, self._params.top_k)

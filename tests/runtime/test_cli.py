@@ -10,7 +10,10 @@ from click.testing import CliRunner, Result
 import specruntime.cli.generate
 from specruntime import SamplingParams, complete, open_bundle
 from specruntime.cli import main
+from specruntime.cli.generate import read_prompt
 from specruntime.cli.sampling_options import sampling_params
+from specruntime.errors import InvalidArgument
+from specruntime.manifest import NoneDraft
 
 PROMPT = "abcabcabc"
 
@@ -166,8 +169,12 @@ def test_bad_input_is_refused_in_one_line(tiny_bundle: Path, tmp_path: Path) -> 
     assert "the prompt is empty, expected some text" in refusal(*prompted, "")
     assert "the prompt is empty" in refusal(*prompted, " \n ")
     assert "pass the capacity of 256: shorten the prompt" in refusal(*prompted, "x" * 300)
-    assert "top_p is 3.0, expected a number above 0" in refusal(*prompted, "a", "--top-p", "3")
-    assert "max_tokens is 0, expected" in refusal(*prompted, "a", "--max-new-tokens", "0")
+    assert "--top-p is 3.0, expected a number above 0" in refusal(*prompted, "a", "--top-p", "3")
+    assert "--stop-token-id is (-1,), expected" in refusal(*prompted, "a", "--stop-token-id", "-1")
+    few = ("--min-new-tokens", "5", "--max-new-tokens", "4")
+    limit = "--min-new-tokens is 5, expected an integer from 0 to --max-new-tokens (4)"
+    assert limit in refusal(*prompted, "a", *few)
+    assert "--prompt is not UTF-8 text" in refusal(*prompted, "a\udcff")
     missing = tmp_path / "none"
     assert "build one with: specexport build" in refusal("generate", missing, "--prompt", "a")
     assert "No such file" in refusal("generate", tiny_bundle, "--prompt-file", missing)
@@ -186,6 +193,8 @@ def test_bad_input_is_refused_in_one_line(tiny_bundle: Path, tmp_path: Path) -> 
         ["generate", "some.bundle", "--prompt", "a", "--tempreature", "1"],
         ["generate", "some.bundle", "--prompt", "a", "--logit-bias", "five=1"],
         ["generate", "some.bundle", "--prompt", "a", "--accept", "typical"],
+        ["generate", "some.bundle", "--prompt", "a", "--max-new-tokens", "0"],
+        ["check", "some.bundle", "--max-new-tokens", "0"],
         ["generrate"],
     ],
 )
@@ -193,6 +202,37 @@ def test_usage_errors_exit_2(arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert "Usage:" in result.stderr and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("command", [["generate", "some.bundle", "--prompt", "a"], ["check", "some.bundle"]])
+def test_a_limit_of_no_tokens_is_refused_by_option_and_range(command: list[str]) -> None:
+    result = run(*command, "--max-new-tokens", "0")
+    assert "'--max-new-tokens': 0 is not in the range x>=1" in result.stderr
+
+
+def test_stdin_is_utf8_and_open(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["generate", str(tiny_bundle), "--prompt-file", "-"]
+    result = CliRunner().invoke(main, command, input=b"a\xff")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "the prompt file - cannot be read: it is not UTF-8 text" in result.stderr
+    with pytest.raises(InvalidArgument, match="reads stdin, which is closed; pipe a prompt in"):
+        monkeypatch.setattr("sys.stdin", None)
+        read_prompt(None, Path("-"))
+
+
+def test_what_cannot_be_compared_is_refused_before_the_answer(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(*arguments: object) -> None:
+        raise AssertionError("an answer was begun")
+
+    monkeypatch.setattr(specruntime.cli.generate, "TimedAnswer", begin)
+    command = ("generate", tiny_bundle, "--prompt", PROMPT, "--compare")
+    assert "use --accept match" in refusal(*command, "--accept", "rejection", "--temperature", "1")
+    draftless = open_bundle(tiny_bundle)
+    draftless.manifest = draftless.manifest.model_copy(update={"draft": NoneDraft()})
+    monkeypatch.setattr(specruntime.cli.generate, "open_bundle", lambda *_, **__: draftless)
+    assert "--compare needs drafts, and tiny-random has none" in refusal(*command)
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

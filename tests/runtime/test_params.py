@@ -18,7 +18,20 @@ REFUSED: dict[str, list[object]] = {
     "repetition_penalty": [0, -1, 101, NAN, INF, None],
     "presence_penalty": [-2.1, 2.1, NAN, None],
     "frequency_penalty": [-2.1, 2.1, NAN, None],
-    "logit_bias": [[(1, 2.0)], {-1: 0.0}, {"1": 0.0}, {1: NAN}, {1: INF}, {1: "2"}, {1.5: 0.0}],
+    "logit_bias": [
+        [(1, 2.0)],
+        {-1: 0.0},
+        {"1": 0.0},
+        {1: NAN},
+        {1: INF},
+        {1: "2"},
+        {1.5: 0.0},
+        {1: 1e39},
+        {1: -1e39},
+        {1: 3.4028235677973366e38},
+        {1: 10**400},
+        {1: -(10**400)},
+    ],
     "seed": [-1, 2**64, 0.5, None, "1"],
     "stop": ["end", ["end"], ("",), (3,), None],
     "stop_token_ids": [[1], (-1,), (0.5,), 3, None],
@@ -36,8 +49,8 @@ ALLOWED: dict[str, list[object]] = {
     "repetition_penalty": [0.01, 1, 100],
     "presence_penalty": [-2, 2],
     "frequency_penalty": [-2, 2],
-    "logit_bias": [{}, {0: -INF, 5: 100}],
-    "seed": [0, 2**64 - 1],
+    "logit_bias": [{}, {0: -INF, 5: 100}, {0: 3.4e38, 1: -3.4e38, 10**30: 1}],
+    "seed": [0, 2**64 - 1, np.int64(5), np.uint64(2**64 - 1)],
     "stop": [(), ("a", "bc")],
     "stop_token_ids": [(), (0, 5)],
     "max_tokens": [None, 1],
@@ -73,9 +86,27 @@ def test_the_edges_of_a_range_are_allowed(name: str, value: object) -> None:
     assert getattr(params_with(name, value), name) == value
 
 
+@pytest.mark.parametrize("number", [np.int8, np.int64, np.uint64])
+def test_integers_of_numpy_become_pythons(number: type[np.integer[Any]]) -> None:
+    five: Any = number(5)
+    params = SamplingParams(
+        top_k=five, seed=five, max_tokens=five, min_tokens=five, logprobs=five, stop_token_ids=(five,)
+    )
+    values = (params.top_k, params.seed, params.max_tokens, params.min_tokens, params.logprobs)
+    assert values == (5,) * 5 and params.stop_token_ids == (5,)
+    assert {type(value) for value in (*values, *params.stop_token_ids)} == {int}
+
+
 def test_the_message_shows_the_value_and_the_range() -> None:
     with pytest.raises(InvalidArgument, match=r"^top_p is 1\.5, expected a number above 0 and at most 1$"):
         SamplingParams(top_p=1.5)
+
+
+@pytest.mark.parametrize("value", [{1: 10**5000}, dict.fromkeys(range(10**4), "x"), {1: 10**400}])
+def test_a_message_is_short_whatever_was_given(value: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"^logit_bias is .*, expected a mapping") as caught:
+        params_with("logit_bias", value)
+    assert len(str(caught.value)) < 400
 
 
 def test_min_tokens_cannot_exceed_max_tokens() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specruntime.errors import InvalidArgument
+from specruntime.errors import EngineFailed, InvalidArgument
 from specruntime.sampling import Sampler, SamplingParams, token_logprobs
 
 VOCAB, EOS = 12, (11,)
@@ -39,6 +39,55 @@ def row_of(*key: int) -> NDArray[np.float32]:
 
 def make(**options: Any) -> Sampler:
     return Sampler(SamplingParams(**options), VOCAB, EOS, PROMPT)
+
+
+def test_no_number_is_too_long_for_its_refusal() -> None:
+    options: list[dict[str, Any]] = [
+        {"logit_bias": {10**5000: 1.0}}, {"stop_token_ids": (10**5000,)}, {"logprobs": 10**5000},
+    ]  # fmt: skip
+    for option in options:
+        with pytest.raises(InvalidArgument, match="too long to show, expected"):
+            make(**option)
+
+
+@pytest.mark.parametrize("options", [{"logit_bias": {10**30: 1.0}}, {"stop_token_ids": (10**30,)}])
+def test_a_token_id_of_any_size_is_refused_by_name(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=rf"holds the token id {10**30}, expected 0 to {VOCAB - 1}"):
+        make(**options)
+
+
+@pytest.mark.parametrize("number", [np.int64, np.uint64])
+def test_a_seed_of_numpy_draws_as_pythons_does(number: type[Any]) -> None:
+    for accept in ("match", "rejection"):
+        theirs, ours = (make(temperature=1.0, seed=seed, accept=accept) for seed in (number(5), 5))
+        rows = [row_of(i) for i in range(20)]
+        assert [theirs.sample(row) for row in rows] == [ours.sample(row) for row in rows]
+        assert theirs.stream(3, "draft").uniform() == ours.stream(3, "draft").uniform()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("bias", [3.4e38, -3.4e38])
+@pytest.mark.parametrize("penalty", [0.01, 0.5, 100])
+@pytest.mark.parametrize("temperature", [0.0, 1e-6, 1.0])
+def test_the_largest_bias_stays_finite_under_a_penalty(
+    bias: float, penalty: float, temperature: float
+) -> None:
+    biased = make(logit_bias={1: bias}, repetition_penalty=penalty, temperature=temperature)
+    law = biased.distribution(row_of(0))
+    assert np.isfinite(law).all() and law[1] == (1 if bias > 0 else 0)
+    assert (biased.sample(row_of(0)) == 1) == (bias > 0)
+
+
+def test_a_token_that_alone_is_left_is_chosen_however_low_it_is() -> None:
+    alone = dict.fromkeys(range(VOCAB), -np.inf) | {1: -3.4e38}
+    assert make(logit_bias=alone, repetition_penalty=100).sample(row_of(0)) == 1
+
+
+def test_infinite_logits_are_not_hidden_by_a_penalty() -> None:
+    row = row_of(0)
+    row[1] = np.inf
+    with pytest.raises(EngineFailed):
+        make(repetition_penalty=1.5).sample(row)
 
 
 def naive_law(row: NDArray[np.float32], params: SamplingParams, output: tuple[int, ...]) -> list[float]:

@@ -51,6 +51,7 @@ def begun(bench: Bench) -> Bench:
         ([1.0], InvalidArgument, "float64"),
         ([True], InvalidArgument, "bool"),
         ([[1, 2]], InvalidArgument, "2 dimensions"),
+        ([[1], [1, 2]], InvalidArgument, "one-dimensional sequence of integers, found one that is not"),
         (7, InvalidArgument, "0 dimensions"),
         (list(range(65)), CapacityExceeded, "capacity of 64"),
     ],
@@ -104,6 +105,14 @@ def test_rewind_stays_inside_the_session() -> None:
     for length in (-1, 6):
         with pytest.raises(InvalidArgument, match=f"rewind to {length}: the session holds 5"):
             session.rewind(length)
+    with pytest.raises(InvalidArgument, match="too long to show"):
+        session.rewind(10**5000)
+    for odd in ("0", 0.5, None, True, [0]):
+        with pytest.raises(InvalidArgument, match="expected an integer"):
+            session.rewind(odd)  # type: ignore[arg-type]
+    assert session.length == 5
+    session.rewind(np.int64(3))  # type: ignore[arg-type]
+    assert session.length == 3 and type(session.length) is int
     session.rewind(0)
     assert session.length == 0
 
@@ -183,6 +192,32 @@ def test_a_failing_accept_leaves_the_session_as_it_was() -> None:
     bench.session.begin(GREEDY)
     bench.session.round()
     assert bench.session.tokens.tolist() == PROMPT + reference_decode(bench.language, PROMPT, 2, GREEDY)
+
+
+@pytest.mark.parametrize("accept", ["match", "rejection"])
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_a_ban_on_every_token_that_the_draft_meets_first_poisons_nothing(accept: str, rounds: int) -> None:
+    bench = begun(Bench(ModelDraft(k=3, graph=draft_spec())))
+    for _ in range(1 + rounds):
+        bench.session.round()
+    before = bench.session.tokens.tolist()
+    banned = dict.fromkeys(range(VOCAB), -np.inf)
+    bench.session.begin(SamplingParams(temperature=1, logit_bias=banned, accept=accept))  # type: ignore[arg-type]
+    assert bench.target.runs and bench.draft is not None
+    for _ in range(2):
+        target_runs, draft_runs = len(bench.target.runs), len(bench.draft.runs)
+        with pytest.raises(InvalidArgument, match="every token is banned"):
+            bench.session.round()
+        assert len(bench.draft.runs) > draft_runs and len(bench.target.runs) == target_runs
+        assert bench.session.tokens.tolist() == before and not bench.session.poisoned
+    bench.session.begin(GREEDY)
+    while bench.session.length < len(before) + 20:
+        bench.session.round()
+    expected = PROMPT + reference_decode(bench.language, PROMPT, 50, GREEDY)
+    assert bench.session.tokens.tolist() == expected[: bench.session.length]
+    assert bench.session.stats.accepted == bench.session.stats.proposed > 0, (
+        "the draft's cache is what it was"
+    )
 
 
 def test_a_second_thread_is_refused_while_a_round_runs() -> None:

@@ -3,7 +3,6 @@
 from specruntime.abi.engine_rows import ENGINE, structure_out
 from specruntime.abi.enums import SessionState as State
 from specruntime.abi.table import (
-    ANY_STATE,
     SHORT_BUFFER,
     Entry,
     Outcome,
@@ -38,9 +37,7 @@ _SHORT_ROUND = Outcome(
 )
 _BANNED = Outcome(
     Status.INVALID_ARGUMENT,
-    "an argument that the call does not take: unchanged; or the parameters ban every token: ANSWERING, or POISONED "
-    "when a draft model met the ban first",
-    ANY_STATE,
+    "an argument that the call does not take, or the parameters ban every token",
 )
 
 LIFETIME = (

@@ -53,7 +53,11 @@ def generate_command(
         raise click.UsageError("--compare sets plain decoding beside drafts; give it without --plain.")
     text = read_prompt(prompt, prompt_file)
     params = sampling_params(**sampling)
+    if compare:
+        _require_equal_law(params)
     with open_bundle(bundle, options=engine_options(threads)) as opened:
+        if compare:
+            _require_drafts(opened)
         codec = require_codec(opened)
         ids = codec.chat([{"role": "user", "content": text}]) if chat else codec.encode(text)
         answer = TimedAnswer(opened.new_session(speculate=not plain), ids, params, codec)
@@ -69,18 +73,24 @@ def generate_command(
             click.echo(_render_comparison(result["comparison"]), err=True)
 
 
-def _compare(
-    opened: LoadedBundle, ids: list[int], params: SamplingParams, codec: TextCodec, drafted: dict[str, Any]
-) -> dict[str, Any]:
-    """The same answer without drafts. Raises `InvalidArgument` where there is nothing to compare."""
-    if isinstance(opened.manifest.draft, NoneDraft):
-        raise InvalidArgument(
-            f"--compare needs drafts, and {opened.manifest.name} has none; leave the option out"
-        )
+def _require_equal_law(params: SamplingParams) -> None:
     if params.accept != "match" and params.temperature > 0:
         raise InvalidArgument(
             "--compare needs equal tokens, found --accept rejection with a temperature; use --accept match"
         )
+
+
+def _require_drafts(opened: LoadedBundle) -> None:
+    if isinstance(opened.manifest.draft, NoneDraft):
+        raise InvalidArgument(
+            f"--compare needs drafts, and {opened.manifest.name} has none; leave the option out"
+        )
+
+
+def _compare(
+    opened: LoadedBundle, ids: list[int], params: SamplingParams, codec: TextCodec, drafted: dict[str, Any]
+) -> dict[str, Any]:
+    """The same answer without drafts."""
     plain = TimedAnswer(opened.new_session(speculate=False), ids, params, codec)
     tokens = [token for delta in plain for token in delta.tokens]
     return {
@@ -105,17 +115,29 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     text = prompt if prompt is not None else _read_file(prompt_file or Path("-"))
     if not text.strip():
         raise EmptyPrompt("the prompt is empty, expected some text in --prompt or --prompt-file")
+    if any(
+        "\ud800" <= character <= "\udfff" for character in text
+    ):  # how Python shows bytes that are no UTF-8
+        raise InvalidArgument("--prompt is not UTF-8 text, expected text; set the terminal to UTF-8")
     return text
 
 
 def _read_file(path: Path) -> str:
+    """The file's text; the bytes of stdin are UTF-8 whatever the locale says."""
     try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        data = _read_stdin() if str(path) == "-" else path.read_bytes()
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidArgument(
             f"the prompt file {path} cannot be read: {reason}; give another --prompt-file"
         ) from error
+
+
+def _read_stdin() -> bytes:
+    if sys.stdin is None:  # what Python makes of a closed one
+        raise InvalidArgument("--prompt-file - reads stdin, which is closed; pipe a prompt in or name a file")
+    return sys.stdin.buffer.read()
 
 
 def require_codec(bundle: LoadedBundle) -> TextCodec:

@@ -5,10 +5,13 @@ from typing import Any, TypeVar
 
 import click
 
+from specruntime.errors import InvalidArgument
 from specruntime.params import SamplingParams
 
 DEFAULT_NEW_TOKENS = 128
 
+# Fields of `SamplingParams` whose options are not spelled as they are.
+_OPTION_NAMES = {"min_tokens": "--min-new-tokens", "stop_token_ids": "--stop-token-id"}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -29,7 +32,7 @@ def max_new_tokens_option(default: int | None = DEFAULT_NEW_TOKENS) -> Callable[
     """`--max-new-tokens`; None where a bundle brings its own number."""
     return click.option(
         "--max-new-tokens",
-        type=int,
+        type=click.IntRange(min=1),
         default=default,
         show_default=default is not None,
         help="Longest answer.",
@@ -94,5 +97,10 @@ def sampling_options(command: _F) -> _F:
 def sampling_params(
     *, max_new_tokens: int, logit_bias: tuple[tuple[int, float], ...] = (), **options: Any
 ) -> SamplingParams:
-    """Raises `InvalidArgument` for a value out of range."""
-    return SamplingParams(max_tokens=max_new_tokens, logit_bias=dict(logit_bias), **options)
+    """Raises `InvalidArgument` for a value out of range, by the name of its option."""
+    try:
+        return SamplingParams(max_tokens=max_new_tokens, logit_bias=dict(logit_bias), **options)
+    except InvalidArgument as error:
+        field, _, rest = str(error).partition(" ")
+        option = _OPTION_NAMES.get(field, "--" + field.replace("_", "-"))
+        raise InvalidArgument(f"{option} {rest.replace('max_tokens', '--max-new-tokens')}") from error
