@@ -12,7 +12,14 @@ from specruntime.engine import Window
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.onnx_runtime import OrtContext, OrtEngine
 from specruntime.engines.weight_pages import release_mapped_pages
-from specruntime.errors import BackendIncompatible, BackendMissing, EngineFailed, InvalidArgument, WrongState
+from specruntime.errors import (
+    BackendIncompatible,
+    BackendMissing,
+    EngineFailed,
+    InvalidArgument,
+    OutOfMemory,
+    WrongState,
+)
 from specruntime.manifest import GraphSpec, TensorSpec
 from specruntime.windows import Feeder
 
@@ -217,6 +224,57 @@ def test_a_graph_with_other_inputs_than_the_manifest_is_refused(tiny_bundle: Pat
     fewer = spec.model_copy(update={"inputs": spec.inputs[1:]})
     with pytest.raises(BackendIncompatible, match=f"disagree on inputs: {spec.inputs[0].name}"):
         open_engine(fewer, tiny_bundle, EngineOptions())
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (
+            "logits",
+            {"shape": ("B", "R", 5000)},
+            r"logits: found .*272\] in the file, .*5000\] in the manifest",
+        ),
+        ("past_key.0", {"shape": ("B", 2, 10**18, 16)}, r"past_key\.0: found .*256.* in the file"),
+        ("past_key.0", {"shape": ("B", 2, 256)}, r"past_key\.0: found .*256, 16\] in the file"),
+        ("present_value.1", {"dtype": "float16"}, r"present_value\.1: found float32 in the file, float16 in"),
+        ("cache_length", {"dtype": "int32"}, r"cache_length: found int64 in the file, int32 in the manifest"),
+    ],
+)
+def test_a_graph_with_other_tensors_than_the_manifest_is_refused(
+    tiny_bundle: Path, spec: GraphSpec, name: str, change: dict[str, object], said: str
+) -> None:
+    with pytest.raises(BackendIncompatible, match=said):
+        open_engine(_changed(spec, name, change), tiny_bundle, EngineOptions(threads=1))
+
+
+def _changed(spec: GraphSpec, name: str, change: dict[str, object]) -> GraphSpec:
+    def apply(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(t.model_copy(update=change) if t.name == name else t for t in tensors)
+
+    return spec.model_copy(update={"inputs": apply(spec.inputs), "outputs": apply(spec.outputs)})
+
+
+@pytest.mark.parametrize("rows", [2**50, 10**18, 10**30])
+def test_a_cache_beyond_memory_names_the_capacity(engine: OrtEngine, spec: GraphSpec, rows: int) -> None:
+    large = _changed(spec, "past_key.0", {"shape": ("B", 2, rows, 16)}).model_copy(update={"capacity": rows})
+    with pytest.raises(OutOfMemory, match=f"KV cache of target/graph.onnx at capacity {rows}: lower"):
+        OrtContext(engine._session, large)
+
+
+@pytest.mark.parametrize("columns", [2**50, 10**18, 10**30])
+def test_logits_beyond_memory_do_not_blame_the_cache(
+    engine: OrtEngine, spec: GraphSpec, columns: int
+) -> None:
+    large = _changed(spec, "logits", {"shape": ("B", "R", columns)})
+    with pytest.raises(OutOfMemory, match=r"no memory for logits of target/graph\.onnx at step") as caught:
+        OrtContext(engine._session, large)
+    assert "capacity" not in str(caught.value) and "cache" not in str(caught.value)
+
+
+@pytest.mark.parametrize("threads", [-1, 0, 1025, 100_000, 10**30])
+def test_threads_are_bounded(threads: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"threads: found {threads}, expected 1 to 1024"):
+        EngineOptions(threads=threads)
 
 
 def test_pages_of_an_unmodified_weight_mapping_are_given_back(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specruntime.engine import Engine
+from specruntime.errors import InvalidArgument
 from specruntime.manifest import GraphSpec
+from specruntime.schema_numbers import MAX_THREADS
 from specruntime.tensorrt_spec import TensorRTEngine
 
 
@@ -13,12 +15,17 @@ class EngineOptions:
     """What a host may choose when it opens a bundle; None keeps what the manifest says.
 
     `threads` is the number of CPU threads per engine, `provider` ONNX Runtime's execution provider ("cpu", "cuda" or
-    "tensorrt"), `profile_to` a file prefix that ONNX Runtime writes its operator profile to.
+    "tensorrt"), `profile_to` a file prefix that ONNX Runtime writes its operator profile to. Raises `InvalidArgument`
+    for threads outside 1 to 1024.
     """
 
     threads: int | None = None
     provider: str | None = None
     profile_to: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise InvalidArgument(f"threads: found {self.threads}, expected 1 to {MAX_THREADS}")
 
 
 def open_engine(spec: GraphSpec, root: Path, options: EngineOptions) -> Engine:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from specruntime.engine import Window
 from specruntime.engines import EngineOptions
+from specruntime.engines.onnx_signature import check_signature
+from specruntime.engines.tensor_layout import shape_of
 from specruntime.engines.weight_pages import release_mapped_pages
 from specruntime.errors import (
     BackendIncompatible,
@@ -60,7 +62,7 @@ class OrtEngine:
                 "with the onnxruntime of this host, or install the version named in build.json"
             ) from error
         release_mapped_pages(path.parent)
-        _check_signature(self._session, spec)
+        check_signature(self._session, spec)
 
     def new_context(self) -> "OrtContext":
         if self._session is None:
@@ -84,14 +86,8 @@ class OrtContext:
         self.replays: dict[str, int] = {}
         self._session = session
         cached = {pair.input for pair in spec.aliases}
-        try:
-            self._cache = {t.name: _allocate(t, spec, None) for t in spec.inputs if t.name in cached}
-            self._bound = {p.name: _BoundProfile(session, spec, p, self._cache) for p in spec.profiles}
-        except MemoryError as error:
-            raise OutOfMemory(
-                f"no memory for the KV cache of {spec.file} at capacity {spec.capacity}: lower `capacity` in the "
-                "recipe or close other sessions"
-            ) from error
+        self._cache = {t.name: _allocate(t, spec, None) for t in spec.inputs if t.name in cached}
+        self._bound = {p.name: _BoundProfile(session, spec, p, self._cache) for p in spec.profiles}
         for bound in self._bound.values():
             bound.run()
         self.zero()
@@ -179,15 +175,30 @@ def _first(known: NDArray[Any] | None, tensor: TensorSpec, spec: GraphSpec, prof
 
 
 def _allocate(tensor: TensorSpec, spec: GraphSpec, profile: Profile | None) -> NDArray[Any]:
-    sizes = {"B": spec.batch}
-    if profile is not None:
-        sizes |= {"W": profile.width, "R": profile.rows}
-    shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.shape)
     if tensor.dtype not in _NUMPY_TYPES:
         raise InvalidArgument(
             f"tensor {tensor.name} has dtype {tensor.dtype}; onnxruntime on the host takes {', '.join(_NUMPY_TYPES)}"
         )
-    return np.zeros(shape, _NUMPY_TYPES[tensor.dtype])
+    try:
+        return np.zeros(shape_of(tensor, spec, profile), _NUMPY_TYPES[tensor.dtype])
+    except (
+        MemoryError,
+        ValueError,
+        OverflowError,
+    ) as error:  # numpy's words for more than an address can reach
+        raise OutOfMemory(_describe_shortage(tensor, spec, profile)) from error
+
+
+def _describe_shortage(tensor: TensorSpec, spec: GraphSpec, profile: Profile | None) -> str:
+    if profile is None:
+        return (
+            f"no memory for the KV cache of {spec.file} at capacity {spec.capacity}: lower `capacity` in the recipe or "
+            "close other sessions"
+        )
+    return (
+        f"no memory for {tensor.name} of {spec.file} at {profile.name}, shape "
+        f"{list(shape_of(tensor, spec, profile))}: narrow the recipe's widths or close other sessions"
+    )
 
 
 def _import_onnxruntime() -> Any:
@@ -240,18 +251,6 @@ def _providers(ort: Any, provider: str) -> list[str]:
             "open the bundle with provider 'cpu'"
         )
     return [name] if provider == "cpu" else [name, _PROVIDERS["cpu"]]
-
-
-def _check_signature(session: Any, spec: GraphSpec) -> None:
-    for kind, found, listed in (
-        ("input", {v.name for v in session.get_inputs()}, {t.name for t in spec.inputs}),
-        ("output", {v.name for v in session.get_outputs()}, {t.name for t in spec.outputs}),
-    ):
-        if found != listed:
-            difference = sorted(found ^ listed)
-            raise BackendIncompatible(
-                f"{spec.file} and the manifest disagree on {kind}s: {', '.join(difference)}; build the bundle again"
-            )
 
 
 def _first_line(error: Exception) -> str:
