@@ -3,15 +3,18 @@
 Importing it loads neither torch nor transformers: commands that need them import them when they run.
 """
 
-import click
+from specexport.cli.interrupts import interruptible_imports
 
-from specexport.cli.bench import bench_command
-from specexport.cli.build import build_command
-from specexport.cli.check import check_command
-from specexport.cli.schema import schema_command
-from specruntime.cli.generate import generate_command
-from specruntime.cli.group import RefusingGroup
-from specruntime.cli.inspect import inspect_command
+with interruptible_imports():  # they take about a second
+    import click
+
+    from specexport.cli.bench import bench_command
+    from specexport.cli.build import build_command
+    from specexport.cli.check import check_command
+    from specexport.cli.schema import schema_command
+    from specruntime.cli.generate import generate_command
+    from specruntime.cli.group import RefusingGroup
+    from specruntime.cli.inspect import inspect_command
 
 
 class SpecexportGroup(RefusingGroup):
