@@ -75,8 +75,9 @@ def check_files(root: Path, files: Mapping[str, FileRecord], *, hashes: bool) ->
     Hashing reads every byte (about 0.7 s per GB once cached). Raises `BundleInvalid` for a path that escapes, a
     missing, unreadable, truncated or unlisted file, and `BundleHashMismatch` for other bytes.
     """
-    paths = {name: confine(root, name) for name in files}
+    paths: dict[str, Path] = {}
     for name, record in files.items():
+        paths[name] = confine(root, name)
         _check_size(paths[name], name, record)
     _refuse_unlisted(root, {path.resolve() for path in paths.values()})
     if hashes:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
-from specruntime.schema_numbers import MAX_PROFILES, Index, Size, Threads, Version
+from specruntime.schema_numbers import MAX_FILES, MAX_PATH, MAX_PROFILES, Index, Size, Threads, Version
 from specruntime.tensorrt_spec import TensorRTEngine
 
 SCHEMA_VERSION = 1
@@ -17,7 +17,7 @@ MANIFEST_NAME = "manifest.json"
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
 Dimension = Size | Literal["B", "W", "R"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-RelativePath = Annotated[str, Field(min_length=1)]
+RelativePath = Annotated[str, Field(min_length=1, max_length=MAX_PATH)]
 
 
 class _Closed(BaseModel):
@@ -155,4 +155,4 @@ class Manifest(_Closed):
     tokenizer: TokenizerSpec | None = None
     rope: str | None = None
     check: CheckSpec
-    files: dict[RelativePath, FileRecord]
+    files: Annotated[dict[RelativePath, FileRecord], Field(max_length=MAX_FILES)]

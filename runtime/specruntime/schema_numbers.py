@@ -6,6 +6,8 @@ from pydantic import Field
 
 MAX_THREADS = 1024
 MAX_PROFILES = 64
+MAX_FILES = 4096
+MAX_PATH = 1000
 
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Index = Annotated[int, Field(ge=0, le=2**31 - 1)]

@@ -241,6 +241,14 @@ MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
         lambda d: d["files"].update({"a\nb": {"sha256": "abc", "bytes": 1}}),
         [r"files.a\nb.sha256"],
     ),
+    "more files than any bundle": (
+        lambda d: d["files"].update({f"f{n}": {"sha256": "0" * 64, "bytes": 1} for n in range(5000)}),
+        ["files: found", "at most 4096 items"],
+    ),
+    "name longer than any file system takes": (
+        lambda d: d["files"].update({"x" * 5000: {"sha256": "0" * 64, "bytes": 1}}),
+        ["files.xxx", "at most 1000 characters"],
+    ),
     "hash that is none": (
         lambda d: d["files"]["draft.onnx"].update(sha256="abc"),
         ["files.draft.onnx.sha256", "'abc'"],
