@@ -11,6 +11,10 @@ import numpy as np
 from specruntime.errors import InvalidArgument
 
 _HIGHEST = float(np.finfo(np.float32).max)
+_INTEGERS = ("top_k", "seed", "max_tokens", "min_tokens", "logprobs")
+_FLOATS = (
+    "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
 _SHOWN = 200  # characters
 
 
@@ -43,16 +47,23 @@ class SamplingParams:
     accept: Literal["match", "rejection"] = "match"
 
     def __post_init__(self) -> None:
+        for name in _FLOATS:
+            object.__setattr__(self, name, _widened(getattr(self, name)))
         self._check_law()
         self._check_processors()
         self._check_ends()
-        for name in ("top_k", "seed", "max_tokens", "min_tokens", "logprobs"):
-            value = getattr(self, name)
-            if (
-                value is not None
-            ):  # NumPy's integers have a width, and wrap or overflow in the hash of the noise
-                object.__setattr__(self, name, int(value))
+        self._normalise()
+
+    def _normalise(self) -> None:
+        """Makes every number Python's own: NumPy's integers wrap or overflow in the hash of the noise, for one."""
+        for name in _INTEGERS:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, int(getattr(self, name)))
+        for name in _FLOATS:
+            object.__setattr__(self, name, float(getattr(self, name)))
         object.__setattr__(self, "stop_token_ids", tuple(map(int, self.stop_token_ids)))
+        biases = {int(token): float(bias) for token, bias in self.logit_bias.items()}
+        object.__setattr__(self, "logit_bias", biases)
 
     def _check_law(self) -> None:
         hot = _is_number(self.temperature) and 1e-6 <= self.temperature <= 1e6
@@ -117,7 +128,13 @@ def _is_zero(value: object) -> bool:
 
 
 def _is_bias(value: object) -> bool:
+    value = _widened(value)
     return _is_number(value) and (abs(value) <= _HIGHEST or value == -inf)
+
+
+def _widened(value: object) -> object:
+    """NumPy compares a bound in the width of the value, and a bound that overflows there warns."""
+    return float(value) if isinstance(value, np.floating) else value
 
 
 def _is_id(value: object) -> TypeGuard[int]:

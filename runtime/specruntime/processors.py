@@ -23,7 +23,7 @@ class Processors:
     ) -> None:
         """Raises `InvalidArgument` when a token id of the options or of the prompt is outside the vocabulary."""
         self._params = params
-        self._bias_ids = _ids("logit_bias", [int(token) for token in params.logit_bias], vocab)
+        self._bias_ids = _ids("logit_bias", list(params.logit_bias), vocab)
         self._bias = np.array(list(params.logit_bias.values()), np.float32)
         ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
         self._ends = _ids("stop_token_ids and eos_token_ids", ends, vocab)

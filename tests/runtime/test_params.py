@@ -1,6 +1,7 @@
 """Options of an answer: every value outside its range is refused with its field, the value and the range."""
 
 import dataclasses
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,24 @@ def test_integers_of_numpy_become_pythons(number: type[np.integer[Any]]) -> None
     values = (params.top_k, params.seed, params.max_tokens, params.min_tokens, params.logprobs)
     assert values == (5,) * 5 and params.stop_token_ids == (5,)
     assert {type(value) for value in (*values, *params.stop_token_ids)} == {int}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("half", [Fraction(1, 2), np.float16(0.5), np.float32(0.5), np.float64(0.5)])
+def test_any_real_number_becomes_pythons(half: Any) -> None:
+    names = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+    params = SamplingParams(**dict.fromkeys(names, half), logit_bias={np.int64(3): half})  # type: ignore[dict-item]
+    assert [getattr(params, name) for name in names] == [0.5] * len(names)
+    assert {type(getattr(params, name)) for name in names} == {float}
+    ((token, bias),) = params.logit_bias.items()
+    assert (type(token), type(bias)) == (int, float)
+
+
+def test_biases_are_those_of_the_construction() -> None:
+    given = {3: 1.0}
+    params = SamplingParams(logit_bias=given)
+    given[3] = float("nan")
+    assert params.logit_bias == {3: 1.0}
 
 
 def test_the_message_shows_the_value_and_the_range() -> None:
