@@ -24,6 +24,7 @@ from specexport.recipe_sources import (
     Target,
 )
 from specexport.recipe_yaml import read_yaml
+from specruntime.schema_numbers import Size
 
 __all__ = [
     "Backend",
@@ -88,7 +89,7 @@ class Recipe(Closed):
     target: Target
     precision: Precision = "fp32"
     """Of weights, activations and KV cache."""
-    capacity: PositiveInt
+    capacity: Size
     """KV rows of a session: prompt, answer and one window."""
     prefill_chunk: PositiveInt = 128
     """Prompt tokens per prefill window."""

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from specexport.recipe_sources import Closed
 from specexport.tensorrt.options import TensorRTBackend
+from specruntime.schema_numbers import Threads
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
@@ -15,7 +16,7 @@ class OnnxRuntimeBackend(Closed):
 
     kind: Literal["onnxruntime"]
     provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
-    threads: PositiveInt | None = None
+    threads: Threads | None = None
     """Threads of one engine call; the number of cores where it is not given."""
 
     @property

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 MAX_THREADS = 1024
-MAX_PROFILES = 64
+MAX_PROFILES = 128  # a recipe's widest choice: 64 verify widths, the step and a prefill ladder
 MAX_FILES = 4096
 MAX_PATH = 1000
 

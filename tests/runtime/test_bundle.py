@@ -229,9 +229,9 @@ MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "no profiles": (lambda d: d["target"].update(profiles=[]), ["target.profiles", "at least 1 item"]),
     "more profiles than any graph": (
         lambda d: d["target"]["profiles"].extend(
-            {"name": f"z{index}", "width": 8, "rows": 8} for index in range(62)
+            {"name": f"z{index}", "width": 8, "rows": 8} for index in range(126)
         ),
-        ["target.profiles", "at most 64 items"],
+        ["target.profiles", "at most 128 items"],
     ),
     "version that is none": (
         lambda d: d["target"]["engine"].update(minimum_version="é\0"),

@@ -100,6 +100,12 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("precision", "fp23", 'precision: found "fp23", allowed: fp32, fp16, bf16', "did you mean 'fp32'?"),
     ("precision", "bf16", "precision: found bf16, allowed with this backend: fp32, fp16"),
     ("capacity", 100, "capacity: found 100, expected at least 136", "prefill_chunk"),
+    ("capacity", 2**31, "capacity: found 2147483648, expected less than or equal to 2147483647"),
+    (
+        "backend",
+        {"kind": "onnxruntime", "threads": 1025},
+        "backend.threads: found 1025, expected less than or equal to 1024",
+    ),
     ("capacity", None, "capacity: found null, expected a valid integer"),
     (
         "verify_widths",
