@@ -81,7 +81,8 @@ def require_shared_vocabulary(
     target_name, target_directory, target_size = target
     draft_name, draft_directory, draft_size = draft
     if (target_directory is None) is not (draft_directory is None):
-        without, having = (target_name, draft_name) if target_directory is None else (draft_name, target_name)
+        sides = (f"target {target_name}", f"draft {draft_name}")
+        without, having = sides if target_directory is None else reversed(sides)
         raise TokenizerMismatch(
             f"{without} has no tokenizer and {having} has one, so their tokens cannot be compared; "
             "give both a tokenizer"

@@ -85,7 +85,7 @@ def test_the_byte_tokenizer_wraps_chats_in_its_special_tokens() -> None:
 
 def test_a_side_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     having = write_tokenizer(tmp_path / "having", ["a", "b"])
-    with pytest.raises(TokenizerMismatch, match="T has no tokenizer and D has one"):
+    with pytest.raises(TokenizerMismatch, match="target T has no tokenizer and draft D has one"):
         require_shared_vocabulary(("T", None, 2), ("D", having, 2))
-    with pytest.raises(TokenizerMismatch, match="D has no tokenizer and T has one"):
+    with pytest.raises(TokenizerMismatch, match="draft D has no tokenizer and target T has one"):
         require_shared_vocabulary(("T", having, 2), ("D", None, 2))
