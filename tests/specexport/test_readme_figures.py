@@ -1,0 +1,68 @@
+"""The README's table is what the stored benchmark results say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import REPOSITORY
+
+FIGURES = REPOSITORY / "docs" / "figures"
+PROMPTS: Path = REPOSITORY / "recipes" / "prompts" / "bench.jsonl"
+COPYING, PROSE = ("edit", "copy", "quote"), ("chat", "story")
+MODES = {
+    "pytorch": "PyTorch `generate`, eager",
+    "pytorch-compiled": "PyTorch, `torch.compile`, static cache",
+    "plain": "specruntime, plain",
+    "speculative": "specruntime, n-gram",
+}
+
+
+def table(greedy: dict[str, Any], sampled: dict[str, Any]) -> list[str]:
+    """Rows of the README's table: tokens per second over all prompts of a group, prefill included."""
+    lines = []
+    for mode, name in MODES.items():
+        cells = [f"{speed(greedy, mode, group):.1f}" for group in (COPYING, PROSE, None)]
+        drawn = f"{speed(sampled, mode, None):.1f}" if mode in ("plain", "speculative") else "–"
+        length = acceptance(greedy) if mode == "speculative" else "1"
+        lines.append(f"| {name} | {' | '.join(cells)} | {drawn} | {length} |")
+    return lines
+
+
+def speed(result: dict[str, Any], mode: str, categories: tuple[str, ...] | None) -> float:
+    """All new tokens over all time of one mode's runs."""
+    prompts = {p["id"]: p["category"] for p in map(json.loads, PROMPTS.read_text().splitlines())}
+    runs = [
+        run
+        for run in result["runs"]
+        if run["mode"] == mode and (categories is None or prompts[run["prompt"]] in categories)
+    ]
+    tokens = sum(run["new_tokens"] for run in runs)
+    seconds = sum(run["new_tokens"] / run["tokens_per_second"] for run in runs)
+    return float(tokens / seconds)
+
+
+def acceptance(result: dict[str, Any]) -> str:
+    return f"{result['summary']['acceptance_length']:.2f}"
+
+
+def test_the_table_holds_the_stored_results() -> None:
+    greedy = json.loads((FIGURES / "smollm2-135m-fp32-greedy.json").read_text())
+    sampled = json.loads((FIGURES / "smollm2-135m-fp32-sampled.json").read_text())
+    readme = (REPOSITORY / "README.md").read_text()
+    for line in table(greedy, sampled):
+        assert line in readme, f"the README lacks: {line}"
+
+
+def test_the_stored_results_reach_what_the_readme_says() -> None:
+    """Each prompt by itself: copying at least 2x plain and 4x PyTorch, no prompt below 0.95x plain."""
+    greedy = json.loads((FIGURES / "smollm2-135m-fp32-greedy.json").read_text())
+    prompts = {p["id"]: p["category"] for p in map(json.loads, PROMPTS.read_text().splitlines())}
+    speeds = {(run["prompt"], run["mode"]): run["tokens_per_second"] for run in greedy["runs"]}
+    hashes = {(run["prompt"], run["output_sha256"]) for run in greedy["runs"]}
+    assert len(hashes) == len(prompts), "all modes gave the same tokens"
+    for prompt, category in prompts.items():
+        plain, drafted = speeds[prompt, "plain"], speeds[prompt, "speculative"]
+        assert plain / speeds[prompt, "pytorch"] >= 1.5
+        assert drafted / plain >= (2.0 if category in COPYING else 0.95)
+        if category in COPYING:
+            assert drafted / speeds[prompt, "pytorch"] >= 4.0
