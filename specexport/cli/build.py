@@ -7,6 +7,7 @@ from time import perf_counter
 import click
 
 from specexport.cli.progress import counted_progress
+from specexport.collection import without_collection
 
 
 @click.command("build")
@@ -32,7 +33,7 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
         check_machine(loaded.backend)  # before the checkpoint is fetched
     bundle = output or default_output(loaded)
     check_output(bundle)
-    with counted_progress() as (announce, count):
+    with without_collection(), counted_progress() as (announce, count):
         announce("fetching the checkpoint")
         if not force and is_current(bundle, build_key(loaded, checkpoint_digests(loaded))):
             announce("nothing changed")

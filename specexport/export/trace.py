@@ -3,9 +3,6 @@
 Owns the names and symbolic shapes of the canonical graph. Knows nothing of backends: passes derive their variants.
 """
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -13,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specexport.collection import without_collection
 from specexport.errors import CheckpointUnsupported
 from specexport.export.adapter import ScatterCache, WindowInputs, adapted, window_inputs
 from specexport.export.rewrite_rules import forget_graph
@@ -69,18 +67,6 @@ class _WindowForward(nn.Module):
         return (logits, top_ids, *present)
 
 
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Tracing makes millions of objects that stay; walking them for cycles again and again frees nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def trace_graph(
     model: PreTrainedModel, layout: CacheLayout, *, capacity: int, vocab_size: int
 ) -> TracedGraph:
@@ -100,7 +86,7 @@ def trace_graph(
         "logits_rows": {0: batch, 1: rows},
         "past": [{0: batch} for _ in names],
     }
-    with adapted(model), _without_collection(), torch.no_grad():
+    with adapted(model), without_collection(), torch.no_grad():
         try:
             program = torch.onnx.export(
                 wrapper,
