@@ -15,6 +15,8 @@ def tabulate(
 
     Runs in ONNX Runtime, so that a table holds the very numbers the graph would have computed.
     """
+    if any(value.dtype == ir.DataType.BFLOAT16 for value in values):
+        return "a bfloat16 table cannot be computed on the host"
     sources = _sources(values)
     if isinstance(sources, str):
         return sources

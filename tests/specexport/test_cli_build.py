@@ -1,6 +1,7 @@
 """A build that ends early leaves the old bundle or none, and the next one starts clean."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -141,3 +142,21 @@ def test_check_prompts_that_could_never_run_are_refused(tmp_path: Path) -> None:
 def test_a_bundle_can_be_read_by_other_users(tiny_bundle: Path) -> None:
     modes = {path.stat().st_mode & 0o555 for path in tiny_bundle.rglob("*") if path.is_dir()}
     assert modes == {0o555}
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("bf16", 0.3)])
+def test_a_bundle_for_a_device_this_host_lacks_is_built_and_says_it_was_not_timed(
+    tmp_path: Path, precision: str, tolerance: float
+) -> None:
+    recipe, output = tmp_path / "cuda.yaml", tmp_path / "cuda.bundle"
+    text = TINY.read_text().replace("provider: cpu", "provider: cuda").replace("fp32", precision)
+    recipe.write_text(text.replace("tolerance: 1.0e-3", f"tolerance: {tolerance}"))
+    result = CliRunner().invoke(main, ["build", str(recipe), "-o", str(output)])
+    assert result.exit_code == 0, result.output
+    for graph in json.loads((output / "build.json").read_text())["graphs"].values():
+        assert graph["step_ms"] is None
+        assert "CUDAExecutionProvider" in graph["step_ms_reason"]
+        assert graph["parity"]["logit_difference"] <= tolerance
+    refused = CliRunner().invoke(main, ["generate", str(output), "--prompt", "hi"])
+    assert refused.exit_code == 1
+    assert "specruntime[ort-gpu]" in refused.stderr
