@@ -16,6 +16,7 @@ from specexport.check_prompts import require_usable_prompts
 from specexport.compiled_graph import check_parity, compile_graph
 from specexport.currency import build_key, default_output, is_current
 from specexport.graph_files import draft_profiles, fused_draft_profiles, target_profiles
+from specexport.graph_plan import GraphPlan
 from specexport.parity import require_parity
 from specexport.recipe import ModelDraft, Recipe
 from specexport.recipe_checkpoints import Announce, RecipeCheckpoints
@@ -90,10 +91,8 @@ def _compile(
     """One graph from its canonical form to what the backend loads, past the parity check."""
     backend = recipe.backend
     announce(f"lowering the {name} for {backend.kind}")
-    profiles, fused_steps = _profiles(recipe, name), _fused_steps(recipe, name)
-    lowered = compile_graph(
-        canonical, backend, profiles=profiles, batch=recipe.batch, fused_steps=fused_steps, force=force
-    )
+    profiles, plan = _profiles(recipe, name), GraphPlan(fused_steps=_fused_steps(recipe, name))
+    lowered = compile_graph(canonical, backend, profiles=profiles, batch=recipe.batch, plan=plan, force=force)
     announce(f"checking the {name} against PyTorch")
     parity = check_parity(lowered, force=force)
     require_parity(parity, recipe.parity.tolerance, name)

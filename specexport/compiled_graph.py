@@ -12,6 +12,7 @@ import onnx_ir as ir
 from specexport.canonical_graph import CanonicalGraph
 from specexport.digests import code_digest
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME, describe_graph, save_graph
+from specexport.graph_plan import GraphPlan
 from specexport.parity import ParityReport, measure_parity
 from specexport.parity_reference import load_reference
 from specexport.passes import GraphPass, PassReport, run_passes
@@ -35,6 +36,7 @@ from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile
 
 _MINIMUM_ONNXRUNTIME = "1.32.0"
 _LIBRARIES = ("transformers", "onnx-ir", "onnxscript", "onnxruntime")
+_PLAIN = GraphPlan()
 
 
 @dataclass(frozen=True)
@@ -55,19 +57,23 @@ def compile_graph(
     *,
     profiles: tuple[Profile, ...],
     batch: int,
-    fused_steps: int = 0,
+    plan: GraphPlan = _PLAIN,
     force: bool = False,
 ) -> CompiledGraph:
-    """The variant of `canonical` for `backend`; from the cache where nothing that shapes it changed, unless `force`.
+    """The variant of `canonical` that `plan` asks for, for `backend`; from the cache where nothing that shapes it
+    changed, unless `force`.
 
-    `fused_steps`: greedy steps of a fused draft, 0 for any other graph. A TensorRT variant is still ONNX here:
-    `specexport.tensorrt.stage` makes its engine once it has passed the parity check.
+    A TensorRT variant is still ONNX here: `specexport.tensorrt.stage` makes its engine once it has passed the parity
+    check.
     """
-    passes = _passes(backend, batch, fused_steps)
+    passes = _passes(backend, batch, plan)
     parts = {
         "canonical": canonical.key,
-        "passes": _describe_passes(backend, batch, fused_steps),
-        "code": code_digest("passes/*.py", "tensorrt/lowering/*.py", "graph_files.py", "compiled_graph.py"),
+        "passes": _describe_backend(backend, batch),
+        "plan": plan.describe(),
+        "code": code_digest(
+            "passes/*.py", "tensorrt/lowering/*.py", "graph_files.py", "compiled_graph.py", "graph_plan.py"
+        ),
         **{library: version(library) for library in _LIBRARIES},
     }
     key = text_sha256(json.dumps(parts, sort_keys=True))
@@ -86,18 +92,18 @@ def compile_graph(
     )
 
 
-def _passes(backend: Backend, batch: int, fused_steps: int) -> tuple[GraphPass, ...]:
-    fuse: tuple[GraphPass, ...] = (FuseDraftSteps(fused_steps),) if fused_steps else ()
+def _passes(backend: Backend, batch: int, plan: GraphPlan) -> tuple[GraphPass, ...]:
+    fuse: tuple[GraphPass, ...] = (FuseDraftSteps(plan.fused_steps),) if plan.fused_steps else ()
     if isinstance(backend, TensorRTBackend):
         return (*fuse, *tensorrt_passes(batch))
     return (*fuse, *onnxruntime_passes(backend.provider))
 
 
-def _describe_passes(backend: Backend, batch: int, fused_steps: int) -> list[str | int]:
-    """What `_passes` depends on, for the cache key."""
+def _describe_backend(backend: Backend, batch: int) -> list[str | int]:
+    """What `_passes` depends on besides the plan, for the cache key."""
     if isinstance(backend, TensorRTBackend):
-        return ["tensorrt", batch, fused_steps]
-    return ["onnxruntime", backend.provider, fused_steps]
+        return ["tensorrt", batch]
+    return ["onnxruntime", backend.provider]
 
 
 def _engine(backend: Backend) -> OnnxRuntimeEngine:
