@@ -1,0 +1,50 @@
+"""What decides the shape of a draft model. Owned by the draft's config.json; formats are read in `formats`."""
+
+from dataclasses import dataclass
+
+from transformers import LlamaConfig
+
+
+@dataclass(frozen=True)
+class EagleConfig:
+    """An EAGLE draft of any version.
+
+    `layer` describes its decoder layers (sizes, rope, eps, how many); `target_hidden_size` and `target_vocab_size` are
+    those of the model it drafts for.
+    """
+
+    layer: LlamaConfig
+    target_hidden_size: int
+    target_vocab_size: int
+    draft_vocab_size: int
+    """Rows of the draft's own LM head (EAGLE-3); the target's vocabulary where the head is shared."""
+    layer_ids: tuple[int, ...] = ()
+    """EAGLE-3: the features are what enters these layers of the target."""
+    norm_before_residual: bool = False
+    """EAGLE-3: the residual of the layer is the normed hidden state rather than the bare one."""
+    fc_bias: bool = False
+    """EAGLE-1/2: the joining projection has a bias."""
+    extra_norms: bool = False
+    """EAGLE-1/2: a norm on the embeddings and one before the LM head (HASS)."""
+    input_norm: bool = False
+    """EAGLE-1/2: the first decoder layer norms its input, as further layers always do."""
+    own_embeddings: bool = False
+    """The checkpoint brings its embedding table; else it is the target's."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Of the draft's hidden states."""
+        return int(self.layer.hidden_size)
+
+
+@dataclass(frozen=True)
+class MedusaConfig:
+    """Medusa heads: each `layers` residual blocks, then an LM head."""
+
+    heads: int
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    """Rows of the LM head, the target's padded vocabulary."""
+    own_head: bool = True
+    """Each head has an LM head of its own; else they share the target's."""
