@@ -6,17 +6,17 @@ from specexport.bench.report import BenchReport
 from specruntime.errors import BackendMissing, InvalidArgument
 
 
-def require_plot(path: Path) -> None:
-    """Before minutes are spent measuring: raises `BackendMissing` or `InvalidArgument`."""
+def require_plot(path: Path, option: str = "--plot") -> None:
+    """Before minutes are spent measuring: raises `BackendMissing` or `InvalidArgument`, naming the `option`."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise BackendMissing("--plot needs matplotlib: pip install 'specexport[plot]'") from error
+        raise BackendMissing(f"{option} needs matplotlib: pip install 'specexport[plot]'") from error
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InvalidArgument(f"--plot is {path}, expected a name that ends with .png, .svg or .pdf")
+        raise InvalidArgument(f"{option} is {path}, expected a name that ends with .png, .svg or .pdf")
     if not path.absolute().parent.is_dir():
         raise InvalidArgument(
-            f"--plot is {path}, but {path.absolute().parent} is no directory: create it first"
+            f"{option} is {path}, but {path.absolute().parent} is no directory: create it first"
         )
 
 
