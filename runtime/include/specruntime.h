@@ -78,6 +78,10 @@ enum {
     SPX_DRAFT_NONE = 0, /* nothing */
     SPX_DRAFT_NGRAM = 1, /* the continuation of the last tokens where they occurred before */
     SPX_DRAFT_MODEL = 2, /* a smaller model */
+    SPX_DRAFT_LAYER_SKIP = 3, /* the target with some of its layers */
+    SPX_DRAFT_MEDUSA = 4, /* heads on the target's last hidden state */
+    SPX_DRAFT_EAGLE = 5, /* one layer on the target's top features */
+    SPX_DRAFT_EAGLE3 = 6, /* one layer on features of three target layers */
 };
 
 /* How a bundle is opened. Fill it with `spx_options_init`, then change what matters. */

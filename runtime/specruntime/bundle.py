@@ -21,7 +21,7 @@ from specruntime.drafts import Draft, new_draft
 from specruntime.engine import Engine
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.errors import BundleInvalid, BundleTooNew, WrongState
-from specruntime.manifest import MANIFEST_NAME, SCHEMA_VERSION, Manifest, ModelDraft, NoneDraft
+from specruntime.manifest import MANIFEST_NAME, SCHEMA_VERSION, Manifest, NoneDraft, draft_graph
 from specruntime.manifest_checks import check_manifest
 from specruntime.session import Session
 from specruntime.text import TextCodec
@@ -53,10 +53,11 @@ def open_bundle(
     root = Path(path).resolve()
     options = options or EngineOptions()
     target = open_engine(manifest.target, root, options)
-    if not isinstance(manifest.draft, ModelDraft):
+    graph = draft_graph(manifest.draft)
+    if graph is None:
         return LoadedBundle(manifest, root, target, None)
     try:
-        return LoadedBundle(manifest, root, target, open_engine(manifest.draft.graph, root, options))
+        return LoadedBundle(manifest, root, target, open_engine(graph, root, options))
     except BaseException:
         target.close()
         raise
@@ -97,10 +98,10 @@ class LoadedBundle:
         target = self._target.new_context()
         draft_context = None
         try:
-            if isinstance(spec, ModelDraft):
-                assert self._draft is not None, "open_bundle opens the graph of every model draft"
+            if draft_graph(spec) is not None:
+                assert self._draft is not None, "open_bundle opens the graph of every draft that has one"
                 draft_context = self._draft.new_context()
-            draft = new_draft(spec, draft_context, self.manifest.target.vocab_size)
+            draft = new_draft(spec, draft_context, self.manifest.target.vocab_size, target=target)
             session = Session(target, adapt(draft), manifest=self.manifest)
         except BaseException:
             target.close()

@@ -17,8 +17,8 @@ from specruntime.manifest import GraphSpec, Profile
 class Window:
     """Host staging buffers of one profile, written before `run` and read after it. B batch rows, W width, R rows.
 
-    The arrays live as long as their context and never move. `window_mask` and `query_lengths` are None where the
-    compiled graph does not take them.
+    The arrays live as long as their context and never move. Those marked `None` are None where the graph has no such
+    tensor, or the profile does not compute it; the others are zeros then that nothing reads.
     """
 
     profile: Profile
@@ -29,6 +29,13 @@ class Window:
     window_mask: NDArray[np.bool_] | None  # [B, W, W] row i may see window node j
     query_lengths: NDArray[np.int32] | None  # [B] valid rows; the rest of the window is padding
     top_ids: NDArray[np.int64]  # [B, R] out: argmax over the real vocabulary
+    hidden: NDArray[np.float32] | None = None  # [B, W, h] in: what the draft's layer reads beside the ids
+    features: NDArray[np.float32] | None = None  # [B, W, F] out: what the target tells a draft of each row
+    next_hidden: NDArray[np.float32] | None = None  # [B, W, h] out: `hidden` of the step after each row
+    topk_ids: NDArray[np.int64] | None = (
+        None  # [B, R, K] out, [B, R, heads, K] of medusa: target ids, best first
+    )
+    topk_logprobs: NDArray[np.float32] | None = None  # as topk_ids: natural logarithms under the draft's law
 
 
 class Context(Protocol):
@@ -49,7 +56,18 @@ class Context(Protocol):
         ...
 
     def logits(self, window: Window) -> NDArray[np.float32]:
-        """[B, R, padded_vocab] of the last run of this window; valid until the next run of this context."""
+        """[B, R, padded_vocab] of the last run of this window; valid until the next run of this context.
+
+        Raises `InvalidArgument` for a window whose profile computes none.
+        """
+        ...
+
+    def keep(self, start: int, rows: NDArray[np.int64]) -> None:
+        """Moves cache row `start + rows[i]` to `start + i` in every cache tensor, in place.
+
+        `rows` is strictly ascending, so `rows[i] >= i` and no row is overwritten before it is read. Called between
+        runs; copies no cache. Raises `EngineFailed` when the backend reports an error; the cache is undefined then.
+        """
         ...
 
     def cache(self) -> dict[str, NDArray[np.generic]]:

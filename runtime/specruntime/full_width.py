@@ -7,7 +7,7 @@ plain decoding are compared with every window at its widest.
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import Draft, Proposal
+from specruntime.drafts import Draft, Proposal, Room, Verdict
 from specruntime.sampling import Sampler
 from specruntime.statistics import EngineTally
 
@@ -16,7 +16,8 @@ FILLER = 0
 
 class FullWidthDraft:
     """Another draft's proposals, filled up with token 0 to `k` ids. Over a draft of kind none: an empty draft at width
-    k + 1. Fillers are judged like any drafted token. For the `match` rule only: they have no law they were drawn from.
+    k + 1. Fillers are judged like any drafted token, in a tree as children of row 0. For the `match` rule only: they
+    have no law they were drawn from.
     """
 
     def __init__(self, draft: Draft, k: int) -> None:
@@ -32,10 +33,16 @@ class FullWidthDraft:
     def tally(self, tally: EngineTally) -> None:
         self._draft.tally = tally
 
-    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
-        drafted = self._draft.propose(tokens, limit, sampler).ids
-        filler = np.full(min(limit, self.k) - len(drafted), FILLER, dtype=np.int64)
-        return Proposal(np.concatenate([drafted, filler]))
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
+        drafted = self._draft.propose(tokens, room, sampler)
+        if drafted.parents is None:
+            missing = min(room.depth, room.nodes, self.k) - len(drafted.ids)
+            return Proposal(_filled(drafted.ids, missing, FILLER))
+        missing = min(room.nodes, self.k) - len(drafted.ids)
+        return Proposal(_filled(drafted.ids, missing, FILLER), parents=_filled(drafted.parents, missing, 0))
+
+    def observe(self, verdict: Verdict) -> None:
+        self._draft.observe(verdict)
 
     def rewind(self, length: int) -> None:
         self._draft.rewind(length)
@@ -45,3 +52,7 @@ class FullWidthDraft:
 
     def close(self) -> None:
         self._draft.close()
+
+
+def _filled(array: NDArray[np.int64], missing: int, value: int) -> NDArray[np.int64]:
+    return np.concatenate([array, np.full(missing, value, dtype=np.int64)])

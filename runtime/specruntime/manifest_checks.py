@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from specruntime.manifest import GraphSpec, Manifest, ModelDraft, NgramDraft, NoneDraft
+from specruntime.manifest import GraphSpec, Manifest, ModelDraft, NgramDraft, NoneDraft, draft_graph
 from specruntime.tensor_checks import check_tensors, refuse
 from specruntime.tensorrt_spec import TensorRTEngine
 
@@ -20,8 +20,9 @@ def check_manifest(manifest: Manifest) -> None:
             f"target drafts {manifest.target.drafted} tokens a launch, expected top_ids of one column a row"
         )
     draft = manifest.draft
+    if (graph := draft_graph(draft)) is not None:
+        check_graph("draft", graph)
     if isinstance(draft, ModelDraft):
-        check_graph("draft", draft.graph)
         _check_fused_draft(draft)
     if isinstance(draft, NgramDraft) and draft.min_n > draft.max_n:
         refuse(f"draft.min_n is {draft.min_n}, above draft.max_n {draft.max_n}")
@@ -88,8 +89,8 @@ def _check_draft_length(target: GraphSpec, k: int) -> None:
 
 def _files_used(manifest: Manifest) -> Iterable[str]:
     yield from _graph_files(manifest.target)
-    if isinstance(manifest.draft, ModelDraft):
-        yield from _graph_files(manifest.draft.graph)
+    if (graph := draft_graph(manifest.draft)) is not None:
+        yield from _graph_files(graph)
     if manifest.tokenizer is not None:
         yield manifest.tokenizer.file
         if manifest.tokenizer.chat_template is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.accept import accept_greedy, accept_match, accept_rejection
-from specruntime.drafts import NOTHING, Draft, Proposal
+from specruntime.drafts import NOTHING, Draft, Proposal, Room
 from specruntime.engine import Context
 from specruntime.errors import CapacityExceeded, EmptyPrompt, EngineFailed, InvalidArgument, WrongState
 from specruntime.guard import Guard, index, token_ids
@@ -112,6 +112,9 @@ class Session:
         """
         with self._guard.exclusive():
             self._guard.require_sound()
+            given: object = params
+            if not isinstance(given, SamplingParams):
+                raise InvalidArgument(f"begin takes SamplingParams, found {shown(given)}")
             if self._length == 0:
                 raise EmptyPrompt(
                     "the session holds no tokens: append a prompt of at least one token before begin"
@@ -191,10 +194,12 @@ class Session:
         """Drafts for the rows that one window can judge; nothing while more than the last token is uncached."""
         if self._length - self._cache_length > 1:
             return NOTHING
-        limit = self._feeder.judged_limit(self._cache_length) - 1
+        nodes = depth = self._feeder.judged_limit(self._cache_length) - 1
         if sampler.params.max_tokens is not None:
-            limit = min(limit, self._prompt_length + sampler.params.max_tokens - self._length - 1)
-        return self._draft.propose(self._tokens[: self._length], limit, sampler) if limit > 0 else NOTHING
+            depth = min(depth, self._prompt_length + sampler.params.max_tokens - self._length - 1)
+        if depth < 1:
+            return NOTHING
+        return self._draft.propose(self._tokens[: self._length], Room(depth, nodes), sampler)
 
     def _verify(self, proposal: Proposal) -> Rows:
         """Runs the target over what it has not seen; the rows judge each draft and the token after the last."""

@@ -8,16 +8,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from specruntime.build_record import EngineReport, GraphRecord, read_build_record
-from specruntime.manifest import GraphSpec, Manifest, ModelDraft
+from specruntime.manifest import GraphSpec, Manifest, draft_graph
 from specruntime.tensor_checks import BYTES
 
 _MB = 1e6
 
 
 def graphs_of(manifest: Manifest) -> dict[str, GraphSpec]:
-    """The compiled graphs by role: "target", and "draft" where a model drafts."""
-    draft = manifest.draft
-    return {"target": manifest.target} | ({"draft": draft.graph} if isinstance(draft, ModelDraft) else {})
+    """The compiled graphs by role: "target", and "draft" where the draft has one of its own."""
+    draft = draft_graph(manifest.draft)
+    return {"target": manifest.target} | ({} if draft is None else {"draft": draft})
 
 
 def weight_bytes(manifest: Manifest, graph: GraphSpec) -> int:

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specruntime.bundle import LoadedBundle, open_bundle
-from specruntime.drafts import Draft, Proposal
+from specruntime.drafts import Draft, Proposal, Room, Verdict
 from specruntime.drafts.model import ModelProposer
 from specruntime.generation import complete
 from specruntime.sampling import Sampler, SamplingParams
@@ -41,10 +41,12 @@ class FixedDraft:
         self._answer = answer
         self._shift = int(wrong)
 
-    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         start = len(tokens) - len(PROMPT)
-        ids = self._answer[start : start + min(limit, self.k)]
+        ids = self._answer[start : start + min(room.depth, room.nodes, self.k)]
         return Proposal((np.array(ids, dtype=np.int64) + self._shift) % 259)
+
+    def observe(self, verdict: Verdict) -> None: ...
 
     def rewind(self, length: int) -> None: ...
 

@@ -33,6 +33,18 @@ class CUstreamCaptureMode(IntEnum):
     CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1
 
 
+class CUmemorytype(IntEnum):
+    CU_MEMORYTYPE_DEVICE = 2
+
+
+class CUDA_MEMCPY2D:  # noqa: N801
+    """The fields of the real structure that a copy inside device memory uses."""
+
+    __slots__ = (
+        "Height", "WidthInBytes", "dstDevice", "dstMemoryType", "dstPitch", "srcDevice", "srcMemoryType", "srcPitch"
+    )  # fmt: skip
+
+
 class IllegalAddress(Exception):
     """An operation touched memory that is not, or no longer, allocated."""
 
@@ -90,6 +102,8 @@ class DriverStandIn:
     CUdevice_attribute = CUdevice_attribute
     CUstream_flags = CUstream_flags
     CUstreamCaptureMode = CUstreamCaptureMode
+    CUmemorytype = CUmemorytype
+    CUDA_MEMCPY2D = CUDA_MEMCPY2D
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -186,6 +200,22 @@ class DriverStandIn:
             ctypes.memmove(target, source, size)
 
         stream.add(copy)
+        return (CUresult.CUDA_SUCCESS,)
+
+    def cuMemcpy2DAsync(self, pCopy: CUDA_MEMCPY2D, hStream: Stream) -> tuple[object, ...]:  # noqa: N802, N803
+        if pCopy.WidthInBytes > min(pCopy.srcPitch, pCopy.dstPitch):
+            return (CUresult.CUDA_ERROR_INVALID_VALUE,)
+
+        def copy(source: int, target: int, pitches: tuple[int, int], width: int, height: int) -> None:
+            for row in range(height):
+                self._machine.check(source + row * pitches[0], width)
+                self._machine.check(target + row * pitches[1], width)
+                ctypes.memmove(target + row * pitches[1], source + row * pitches[0], width)
+
+        pitches = pCopy.srcPitch, pCopy.dstPitch
+        # The driver reads the structure when it is called, not when the stream gets there.
+        arguments = pCopy.srcDevice, pCopy.dstDevice, pitches, pCopy.WidthInBytes, pCopy.Height
+        hStream.add(lambda: copy(*arguments))
         return (CUresult.CUDA_SUCCESS,)
 
     def cuMemsetD8Async(self, target: int, value: int, size: int, stream: Stream) -> tuple[object, ...]:  # noqa: N802

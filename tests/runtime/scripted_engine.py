@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import Draft, Proposal, new_draft
+from specruntime.drafts import Draft, Proposal, Room, Verdict, new_draft
 from specruntime.engine import Window
 from specruntime.errors import EngineFailed, WrongState
 from specruntime.manifest import (
@@ -82,6 +82,7 @@ class ScriptedContext:
         self.failing: Callable[[], bool] = lambda: False
         self.runs: list[str] = []  # profiles
         self.valid: list[int] = []  # query_lengths of each run
+        self.kept: list[tuple[int, list[int]]] = []  # calls of `keep`
         self.closed = False
         self._cache = np.zeros((1, 1, spec.capacity, 2), dtype=np.float32)
         self._windows = {profile.name: _window(profile) for profile in spec.profiles}
@@ -120,6 +121,11 @@ class ScriptedContext:
 
     def logits(self, window: Window) -> NDArray[np.float32]:
         return self._logits[window.profile.name]
+
+    def keep(self, start: int, rows: NDArray[np.int64]) -> None:
+        assert (np.diff(rows) > 0).all() and rows[0] >= 0, "strictly ascending"
+        self.kept.append((start, rows.tolist()))
+        self._cache[0, 0, start : start + len(rows)] = self._cache[0, 0, start + rows]
 
     def cache(self) -> dict[str, NDArray[np.generic]]:
         return {CACHE: self._cache}
@@ -269,9 +275,11 @@ class TableDraft:
             [(token + 1) % VOCAB if index in wrong else token for index, token in enumerate(answer)]
         )
 
-    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         start = len(tokens) - self._prompt_length
-        return Proposal(self._ids[start : start + min(limit, self.k)])
+        return Proposal(self._ids[start : start + min(room.depth, room.nodes, self.k)])
+
+    def observe(self, verdict: Verdict) -> None: ...
 
     def rewind(self, length: int) -> None: ...
 

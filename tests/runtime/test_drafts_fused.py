@@ -10,6 +10,7 @@ import torch
 from specexport.graph_files import GraphFacts, describe_graph, save_graph
 from specexport.passes import run_passes
 from specexport.passes.fused_draft import FuseDraftSteps
+from specruntime.drafts import Room
 from specruntime.drafts.fused import FusedProposer
 from specruntime.drafts.model import ModelProposer
 from specruntime.engines import EngineOptions
@@ -60,8 +61,10 @@ def test_fused_equals_stepwise_after_any_acceptance(engines: tuple[OrtEngine, Or
     stepwise, fused = _proposers(engines)
     tokens = random.integers(0, VOCAB, random.integers(1, 40))
     while len(tokens) + K < CAPACITY:
-        drafted = stepwise.propose(tokens, K, GREEDY).ids
-        np.testing.assert_array_equal(fused.propose(tokens, K, GREEDY).ids, drafted, str(len(tokens)))
+        drafted = stepwise.propose(tokens, Room(K, K), GREEDY).ids
+        np.testing.assert_array_equal(
+            fused.propose(tokens, Room(K, K), GREEDY).ids, drafted, str(len(tokens))
+        )
         accepted = random.integers(0, K + 1)
         tokens = np.concatenate([tokens, drafted[:accepted], random.integers(0, VOCAB, 1)])
         if random.random() < 0.2:
@@ -79,7 +82,7 @@ def test_every_round_is_one_launch(engines: tuple[OrtEngine, OrtEngine], accepte
     _, fused = _proposers(engines)
     tokens = np.arange(16 + 2)  # one chunk of the prompt, then the first draft window
     for calls in (1, 2, 3):
-        drafted = fused.propose(tokens, K, GREEDY).ids
+        drafted = fused.propose(tokens, Room(K, K), GREEDY).ids
         assert fused.tally.calls == {"prefill_16": 1, "draft": calls}
         tokens = np.concatenate([tokens, drafted[:accepted], [7]])
 
@@ -87,10 +90,10 @@ def test_every_round_is_one_launch(engines: tuple[OrtEngine, OrtEngine], accepte
 def test_a_full_cache_is_silent_and_a_shorter_limit_is_kept(engines: tuple[OrtEngine, OrtEngine]) -> None:
     _, fused = _proposers(engines)
     last = CAPACITY - K + 1
-    assert len(fused.propose(np.arange(last) % VOCAB, K, GREEDY).ids) == K
-    assert len(fused.propose(np.arange(last + 1) % VOCAB, K, GREEDY).ids) == 0
-    assert len(fused.propose(np.arange(9), 2, GREEDY).ids) == 2
-    assert len(fused.propose(np.arange(9), 0, GREEDY).ids) == 0
+    assert len(fused.propose(np.arange(last) % VOCAB, Room(K, K), GREEDY).ids) == K
+    assert len(fused.propose(np.arange(last + 1) % VOCAB, Room(K, K), GREEDY).ids) == 0
+    assert len(fused.propose(np.arange(9), Room(2, K), GREEDY).ids) == 2
+    assert len(fused.propose(np.arange(9), Room(0, K), GREEDY).ids) == 0
 
 
 def test_rows_of_rejected_drafts_change_nothing(engines: tuple[OrtEngine, OrtEngine]) -> None:
@@ -101,7 +104,7 @@ def test_rows_of_rejected_drafts_change_nothing(engines: tuple[OrtEngine, OrtEng
     poisoned = FusedProposer(context, k=K)
     tokens = np.arange(30)
     np.testing.assert_array_equal(
-        poisoned.propose(tokens, K, GREEDY).ids, fused.propose(tokens, K, GREEDY).ids
+        poisoned.propose(tokens, Room(K, K), GREEDY).ids, fused.propose(tokens, Room(K, K), GREEDY).ids
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specruntime.drafts import Room
 from specruntime.drafts.model import ModelProposer
 from specruntime.errors import EngineFailed
 from specruntime.sampling import Sampler, SamplingParams
@@ -35,7 +36,7 @@ class Drafting:
 
     def propose(self, limit: int = 99) -> list[int]:
         self.context.runs.clear()
-        self.last = self.proposer.propose(np.array(self.tokens), limit, self.sampler)
+        self.last = self.proposer.propose(np.array(self.tokens), Room(limit, limit), self.sampler)
         return [int(token) for token in self.last.ids]
 
     def commit(self, *tokens: int) -> None:

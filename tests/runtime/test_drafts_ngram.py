@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specruntime.drafts import new_draft
+from specruntime.drafts import Room, new_draft
 from specruntime.drafts.ngram import NgramProposer, find_continuation
 from specruntime.errors import InvalidArgument
 from specruntime.manifest import NgramDraft
@@ -52,14 +52,20 @@ def test_the_search_equals_its_definition(tokens: list[int], max_n: int, min_n: 
     ],
 )
 def test_what_followed_is_proposed(tokens: list[int], expected: list[int]) -> None:
-    proposal = NgramProposer(k=4, max_n=3, min_n=2).propose(ids(tokens), 9, SAMPLER)
+    proposal = NgramProposer(k=4, max_n=3, min_n=2).propose(ids(tokens), Room(9, 9), SAMPLER)
     assert proposal.ids.tolist() == expected and proposal.probabilities is None
 
 
 def test_neither_limit_nor_k_is_passed() -> None:
     proposer = NgramProposer(k=3, max_n=2, min_n=1)
     tokens = ids([1, 2, 3, 4, 5, 6, 1, 2])
-    assert [len(proposer.propose(tokens, limit, SAMPLER).ids) for limit in (0, 1, 2, 3, 4)] == [0, 1, 2, 3, 3]
+    assert [len(proposer.propose(tokens, Room(limit, limit), SAMPLER).ids) for limit in (0, 1, 2, 3, 4)] == [
+        0,
+        1,
+        2,
+        3,
+        3,
+    ]
 
 
 def test_no_window_is_spent_when_nothing_matches() -> None:

@@ -284,7 +284,9 @@ def test_every_sampling_field_but_stop_strings_has_a_place(monkeypatch: pytest.M
 
 def test_every_draft_of_a_manifest_has_a_kind() -> None:
     kinds = {
-        get_args(member.model_fields["kind"].annotation)[0] for member in get_args(get_args(DraftSpec)[0])
+        kind
+        for member in get_args(get_args(DraftSpec)[0])
+        for kind in get_args(member.model_fields["kind"].annotation)
     }
     assert ModelDraft.model_fields["kind"].default in kinds
     assert {kind.upper() for kind in kinds} == {kind.name for kind in flat.DraftKind}

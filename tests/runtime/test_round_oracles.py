@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specruntime.drafts import Proposal
+from specruntime.drafts import Proposal, Room
 from specruntime.drafts.model import ModelProposer
 from specruntime.manifest import DraftSpec, ModelDraft, NgramDraft
 from specruntime.sampling import Sampler, SamplingParams, token_logprobs
@@ -202,8 +202,8 @@ def test_logprobs_are_those_of_a_teacher_forced_pass(k: int, params: SamplingPar
 class MisreportedLaw(ModelProposer):
     """A negative control: says it drew from another law than it did."""
 
-    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
-        proposal = super().propose(tokens, limit, sampler)
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
+        proposal = super().propose(tokens, room, sampler)
         if proposal.probabilities is None:
             return proposal
         flat = (proposal.probabilities > 0).astype(np.float32)

@@ -36,3 +36,7 @@ class DraftKind(IntEnum):
     NONE = 0
     NGRAM = 1
     MODEL = 2
+    LAYER_SKIP = 3
+    MEDUSA = 4
+    EAGLE = 5
+    EAGLE3 = 6

@@ -163,6 +163,10 @@ DRAFT = Enumeration(
         DraftKind.NONE: "nothing",
         DraftKind.NGRAM: "the continuation of the last tokens where they occurred before",
         DraftKind.MODEL: "a smaller model",
+        DraftKind.LAYER_SKIP: "the target with some of its layers",
+        DraftKind.MEDUSA: "heads on the target's last hidden state",
+        DraftKind.EAGLE: "one layer on the target's top features",
+        DraftKind.EAGLE3: "one layer on features of three target layers",
     },
 )
 

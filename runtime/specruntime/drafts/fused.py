@@ -8,7 +8,7 @@ is in the cache already is written again with the same content, and after full a
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal
+from specruntime.drafts import NOTHING, Proposal, Room, Verdict
 from specruntime.engine import Context, Window
 from specruntime.errors import InvalidArgument
 from specruntime.sampling import Sampler
@@ -36,8 +36,8 @@ class FusedProposer:
             if window.window_mask is not None:
                 window.window_mask[0] = np.tri(window.profile.width, dtype=np.bool_)
 
-    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
-        count = min(limit, self.k)
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
+        count = min(room.depth, room.nodes, self.k)
         self._keep_confirmed(tokens)
         if count < 1 or not self._fits(len(tokens)):
             return NOTHING
@@ -45,6 +45,8 @@ class FusedProposer:
         ids = self._feed(tokens, self.cache_length)
         self._failed = False
         return Proposal(ids[:count])
+
+    def observe(self, verdict: Verdict) -> None: ...
 
     def rewind(self, length: int) -> None:
         self.cache_length = min(self.cache_length, length)

@@ -7,7 +7,7 @@ feeds two tokens first. It falls out of comparing the rows in its cache with the
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal
+from specruntime.drafts import NOTHING, Proposal, Room, Verdict
 from specruntime.engine import Context
 from specruntime.errors import InvalidArgument
 from specruntime.sampling import Sampler
@@ -22,8 +22,10 @@ class ModelProposer:
     if they turn out to be what was committed.
     """
 
-    def __init__(self, context: Context, *, k: int) -> None:
+    def __init__(self, context: Context, *, k: int, stop_below: float | None = None) -> None:
+        """`stop_below`: the drafted token that the model gives less probability than this is the last of its round."""
         self.k = k
+        self._stop_below = stop_below
         self.cache_length = 0
         self._feeder = Feeder(context)
         self._speculated: list[int] = []
@@ -37,9 +39,9 @@ class ModelProposer:
     def tally(self, tally: EngineTally) -> None:
         self._feeder.tally = tally
 
-    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         # Row len(tokens) + n - 2 is the last one that n drafts write; past its capacity the draft stays silent.
-        count = min(limit, self.k, self._feeder.capacity - len(tokens) + 1)
+        count = min(room.depth, room.nodes, self.k, self._feeder.capacity - len(tokens) + 1)
         if count < 1:
             return NOTHING
         self._keep_confirmed(tokens)
@@ -53,6 +55,8 @@ class ModelProposer:
         self.cache_length = len(tokens)
         self._speculated = proposal.ids[:-1].tolist()
         return proposal
+
+    def observe(self, verdict: Verdict) -> None: ...
 
     def rewind(self, length: int) -> None:
         self.cache_length = min(self.cache_length, length)
@@ -83,9 +87,18 @@ class ModelProposer:
         rows = self._feeder.feed(tokens[self.cache_length :], self.cache_length)
         for depth in range(count):
             ids[depth] = self._choose(rows, ids[:depth], laws, sampler)
-            if depth + 1 < count:
-                rows = self._feeder.feed(ids[depth : depth + 1], len(tokens) + depth)
-        return Proposal(ids, laws)
+            if depth + 1 == count or self._doubts(rows, int(ids[depth])):
+                break
+            rows = self._feeder.feed(ids[depth : depth + 1], len(tokens) + depth)
+        return Proposal(ids[: depth + 1], None if laws is None else laws[: depth + 1])
+
+    def _doubts(self, rows: Rows, token: int) -> bool:
+        """Whether the model's own probability of the token, before temperature and truncation, is below the bound."""
+        if self._stop_below is None:
+            return False
+        logits = self._feeder.logits(rows)[0]
+        likelier = np.exp(logits - logits[token], dtype=np.float64).sum()
+        return bool(self._stop_below * likelier > 1)
 
     def _laws(self, count: int, sampler: Sampler) -> NDArray[np.float32] | None:
         """Room for the laws that drafts are drawn from; None where they are a function of the logits and the seed."""

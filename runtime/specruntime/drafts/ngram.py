@@ -7,7 +7,7 @@ vector of candidate positions one token at a time and takes some tens of microse
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal
+from specruntime.drafts import NOTHING, Proposal, Room, Verdict
 from specruntime.errors import InvalidArgument
 from specruntime.sampling import Sampler
 from specruntime.statistics import EngineTally
@@ -26,12 +26,14 @@ class NgramProposer:
         self.min_n = min_n
         self.tally = EngineTally()
 
-    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
-        count = min(limit, self.k)
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
+        count = min(room.depth, room.nodes, self.k)
         if count < 1:
             return NOTHING
         start = find_continuation(tokens, self.max_n, self.min_n)
         return NOTHING if start is None else Proposal(tokens[start : start + count])
+
+    def observe(self, verdict: Verdict) -> None: ...
 
     def rewind(self, length: int) -> None: ...
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal
+from specruntime.drafts import NOTHING, Proposal, Room, Verdict
 from specruntime.sampling import Sampler
 from specruntime.statistics import EngineTally
 
@@ -14,8 +14,10 @@ class NoProposer:
     def __init__(self) -> None:
         self.tally = EngineTally()
 
-    def propose(self, tokens: NDArray[np.int64], limit: int, sampler: Sampler) -> Proposal:
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         return NOTHING
+
+    def observe(self, verdict: Verdict) -> None: ...
 
     def rewind(self, length: int) -> None: ...
 

@@ -70,6 +70,16 @@ class Arena:
     def download(self, host: NDArray[np.uint8], address: int) -> None:
         self.device.driver.call("cuMemcpyDtoHAsync", host.ctypes.data, address, host.nbytes, self.stream)
 
+    def move_rows(self, source: int, target: int, *, width: int, pitch: int, height: int) -> None:
+        """Copies `height` rows of `width` bytes, `pitch` bytes apart, from one device address to another."""
+        driver = self.device.driver
+        copy = driver.module.CUDA_MEMCPY2D()
+        copy.srcMemoryType = copy.dstMemoryType = driver.module.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copy.srcDevice, copy.dstDevice = source, target
+        copy.srcPitch = copy.dstPitch = pitch
+        copy.WidthInBytes, copy.Height = width, height
+        driver.call("cuMemcpy2DAsync", copy, self.stream)
+
     def zero(self, address: int, size: int) -> None:
         self.device.driver.call("cuMemsetD8Async", address, 0, size, self.stream)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from specruntime.engine import Window
 from specruntime.engines import EngineOptions
 from specruntime.engines.onnx_signature import check_signature
-from specruntime.engines.tensor_layout import shape_of
+from specruntime.engines.tensor_layout import cached_inputs, shape_of
 from specruntime.engines.weight_pages import release_mapped_pages
 from specruntime.errors import (
     BackendIncompatible,
@@ -85,8 +85,8 @@ class OrtContext:
         self.spec = spec
         self.replays: dict[str, int] = {}
         self._session = session
-        cached = {pair.input for pair in spec.aliases}
-        self._cache = {t.name: _allocate(t, spec, None) for t in spec.inputs if t.name in cached}
+        self._slabs = _allocate_slabs(spec)
+        self._cache = {name: slab[i] for names, slab in self._slabs for i, name in enumerate(names)}
         self._bound = {p.name: _BoundProfile(session, spec, p, self._cache) for p in spec.profiles}
         for bound in self._bound.values():
             bound.run()
@@ -103,16 +103,25 @@ class OrtContext:
     def logits(self, window: Window) -> NDArray[np.float32]:
         return self._bound[window.profile.name].logits
 
+    def keep(self, start: int, rows: NDArray[np.int64]) -> None:
+        # Rows that stay where they are lead: `rows` is ascending, so rows[i] == i holds for a prefix.
+        still = int(np.searchsorted(rows - np.arange(len(rows)), 1))
+        if still == len(rows):
+            return
+        for _, slab in self._slabs:
+            slab[:, :, :, start + still : start + len(rows)] = slab[:, :, :, start + rows[still:]]
+
     def cache(self) -> dict[str, NDArray[np.generic]]:
         return dict(self._cache)
 
     def zero(self) -> None:
-        for rows in self._cache.values():
-            rows.fill(0)
+        for _, slab in self._slabs:
+            slab.fill(0)
 
     def close(self) -> None:
         self._bound = {}
         self._cache = {}
+        self._slabs = []
         self._session = None
 
 
@@ -168,6 +177,18 @@ class _BoundProfile:
             raise EngineFailed(
                 f"onnxruntime failed while running {self._name}: {_first_line(error)}"
             ) from error
+
+
+def _allocate_slabs(spec: GraphSpec) -> list[tuple[list[str], NDArray[Any]]]:
+    """One block [n, B, kv_heads, capacity, head_dim] for the n caches of one shape and dtype, with their names."""
+    groups: dict[tuple[object, ...], list[TensorSpec]] = {}
+    for tensor in cached_inputs(spec):
+        groups.setdefault((tensor.dtype, tensor.shape), []).append(tensor)
+    slabs = []
+    for tensors in groups.values():
+        stacked = tensors[0].model_copy(update={"shape": (len(tensors), *tensors[0].shape)})
+        slabs.append(([tensor.name for tensor in tensors], _allocate(stacked, spec, None)))
+    return slabs
 
 
 def _first(known: NDArray[Any] | None, tensor: TensorSpec, spec: GraphSpec, profile: Profile) -> NDArray[Any]:

@@ -5,13 +5,14 @@ uploads the staged window, executes, and downloads `top_ids`. Logits stay on the
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.engine import Window
-from specruntime.engines.device import Arena, Device
+from specruntime.engines.device import ALIGNMENT, Arena, Device
 from specruntime.engines.dlpack import DeviceTensor
 from specruntime.engines.tensor_layout import HOST_TYPES, bytes_of, cached_inputs, shape_of
 from specruntime.engines.tensorrt_profile import BoundProfile
@@ -38,9 +39,11 @@ class TrtContext:
         self._device = device
         self._failed = False
         self._profiles: dict[str, BoundProfile] = {}
+        self._slabs: list[_Slab] = []
         self._arena: Arena | None = Arena(device)
         try:
-            self._caches = _allocate_caches(self._arena, spec)
+            self._slabs = _allocate_slabs(self._arena, spec)
+            self._caches = {name: address for slab in self._slabs for name, address in slab.caches.items()}
             addresses = _cache_addresses(spec, self._caches)
             for profile in spec.profiles:
                 bound = BoundProfile(engine, self._arena, spec, profile, addresses, errors, config)
@@ -74,6 +77,22 @@ class TrtContext:
             arena.download(bound.logits_bytes, bound.addresses["logits"])
             arena.synchronize()
         return bound.logits
+
+    def keep(self, start: int, rows: NDArray[np.int64]) -> None:
+        """Enqueued only: the next run on this stream comes after it."""
+        arena = self._open()
+        moved = [(row, place) for place, row in enumerate(rows.tolist()) if row != place]
+        with _Poisoning(self):
+            self._device.make_current()
+            for slab in self._slabs:
+                for row, place in moved:
+                    arena.move_rows(
+                        slab.address + (start + row) * slab.row_bytes,
+                        slab.address + (start + place) * slab.row_bytes,
+                        width=slab.row_bytes,
+                        pitch=self.spec.capacity * slab.row_bytes,
+                        height=slab.height,
+                    )
 
     def cache(self) -> dict[str, NDArray[np.generic]]:
         """Copies of the device's cache rows; bfloat16 is widened to float32, which numpy knows."""
@@ -167,14 +186,37 @@ class _Poisoning:
             self._context.fail()
 
 
-def _allocate_caches(arena: Arena, spec: GraphSpec) -> dict[str, int]:
+@dataclass(frozen=True)
+class _Slab:
+    """Caches of one shape, one behind the other, so that one strided copy moves a row of all their heads."""
+
+    address: int
+    caches: dict[str, int]  # address by input name
+    row_bytes: int  # of one head
+    height: int  # heads of all caches
+
+
+def _allocate_slabs(arena: Arena, spec: GraphSpec) -> list[_Slab]:
+    groups: dict[tuple[object, ...], list[TensorSpec]] = {}
+    for tensor in cached_inputs(spec):
+        # Each cache keeps the alignment that the library asks for; where sizes break it, each is a slab of its own.
+        aligned = bytes_of(tensor, spec, None) % ALIGNMENT == 0
+        groups.setdefault((tensor.dtype, tensor.shape, "" if aligned else tensor.name), []).append(tensor)
     try:
-        return {tensor.name: arena.allocate(bytes_of(tensor, spec, None)) for tensor in cached_inputs(spec)}
+        return [_allocate_slab(arena, spec, tensors) for tensors in groups.values()]
     except OutOfMemory as error:
         raise OutOfMemory(
             f"no device memory for the KV cache of {spec.file} at capacity {spec.capacity} ({error}): lower `capacity` "
             "in the recipe or close other sessions"
         ) from None
+
+
+def _allocate_slab(arena: Arena, spec: GraphSpec, tensors: Sequence[TensorSpec]) -> _Slab:
+    size = bytes_of(tensors[0], spec, None)
+    batch, heads, capacity, _ = shape_of(tensors[0], spec, None)
+    address = arena.allocate(size * len(tensors))
+    caches = {tensor.name: address + place * size for place, tensor in enumerate(tensors)}
+    return _Slab(address, caches, size // (batch * heads * capacity), len(tensors) * batch * heads)
 
 
 def _cache_addresses(spec: GraphSpec, caches: dict[str, int]) -> dict[str, int]:

@@ -1,0 +1,174 @@
+"""How a tree of drafted tokens grows, level by level, from the candidates a draft names for each node. Pure functions.
+
+Owns node numbers: node i sits in window row i + 1, row 0 is the last committed token, and a parent comes before its
+children, so the rows of an accepted path ascend. Knows nothing of engines, sampling or token ids.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+
+# A candidate of rank r is taken to be right with probability 1 / (2 + 3r). That is roughly what trained drafts reach;
+# it only decides which nodes of a static tree stay when a window has no room for all of them.
+_FIRST, _NEXT = 2.0, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What makes the nodes of one depth: the rows asked for candidates, and which candidates become nodes.
+
+    A row is asked when its node has children. Asked rows are numbered over all levels in the order asked: `slots`.
+    """
+
+    asked: Rows  # [m] nodes of the depth above that have children; empty at depth 1, where row 0 is asked
+    asked_parents: Rows  # [m] slot of each one's parent; -1 for row 0
+    start: int
+    stop: int  # the nodes of this depth
+    sources: Rows  # [stop - start] index into the rows asked at this level: the node's parent
+    parents: Rows  # [stop - start] window row of the node's parent
+    ranks: Rows  # [stop - start]
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTree:
+    """A tree of fixed shape in level order."""
+
+    parents: Rows  # [n] window rows
+    ranks: Rows  # [n]
+    depths: Rows  # [n] 1 for the children of row 0
+    levels: tuple[Level, ...]  # level d - 1 makes the nodes of depth d
+
+
+def static_tree(parents: Sequence[int] | Rows, ranks: Sequence[int] | Rows) -> StaticTree:
+    """The tree with its nodes brought into level order; siblings keep theirs. Parents must be earlier rows."""
+    given = np.asarray(parents, np.int64)
+    depths = _depths(given)
+    order = np.argsort(depths, stable=True)
+    return _planned(_renumbered(given, order), np.asarray(ranks, np.int64)[order], depths[order])
+
+
+def trimmed(tree: StaticTree, depth: int, nodes: int) -> StaticTree:
+    """What is left of the tree within `depth` levels and `nodes` nodes: those that matter most, with their parents."""
+    if nodes >= len(tree.parents) and depth >= len(tree.levels):
+        return tree
+    costs = np.zeros(len(tree.parents) + 1)
+    for level in tree.levels:
+        costs[level.start + 1 : level.stop + 1] = costs[level.parents] + np.log(_FIRST + _NEXT * level.ranks)
+    allowed = np.flatnonzero(tree.depths <= depth)
+    # A node costs more than its parent, so the cheapest nodes are a tree.
+    kept = np.sort(allowed[np.argsort(costs[allowed + 1], stable=True)[:nodes]])
+    return _planned(_renumbered(tree.parents, kept), tree.ranks[kept], tree.depths[kept])
+
+
+def without_nodes(parents: Rows, alive: NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """(kept nodes, their parents renumbered) once nodes that are not `alive` [n] and all below them are gone."""
+    alive = alive.copy()
+    for node, parent in enumerate(parents):
+        if parent > 0 and not alive[parent - 1]:
+            alive[node] = False
+    kept = np.flatnonzero(alive)
+    return kept, _renumbered(parents, kept)
+
+
+def ancestor_mask(parents: Rows) -> NDArray[np.bool_]:
+    """[n, n] row i sees itself and its ancestors; `parents` [n] are indices into the same rows, -1 for none."""
+    mask = np.eye(len(parents), dtype=np.bool_)
+    for row, parent in enumerate(parents):
+        if parent >= 0:
+            mask[row] |= mask[parent]
+    return mask
+
+
+class GrowingTree:
+    """A tree grown by likelihood (EAGLE-2, https://arxiv.org/abs/2406.16858): every candidate of every asked row.
+
+    Candidates are numbered in the order they came; a candidate's worth is its cumulative log-probability, never above
+    its parent's, so the best ones always form a tree.
+    """
+
+    def __init__(self, nodes: int, branch: int) -> None:
+        self._nodes, self._branch = nodes, branch
+        self._parents = np.empty(0, np.int64)  # candidate of the parent, -1 for row 0
+        self._ranks = np.empty(0, np.int64)
+        self._ids = np.empty(0, np.int64)
+        self._worth = np.empty(0)
+        self._asked = np.array([-1])  # candidates whose rows answer next
+
+    def grow(self, ids: Rows, logprobs: NDArray[np.floating]) -> Rows:
+        """Takes the candidates [m, K], best first, of the m rows asked; the candidates [at most branch] to ask next.
+
+        They are the best of the new ones that are among the best `nodes` so far: no other can lead to a node. In
+        ascending order; empty when nothing is left to ask.
+        """
+        asked, count = self._asked, ids.shape[1]
+        above = np.where(asked >= 0, np.append(self._worth, 0.0)[asked], 0.0)
+        first = len(self._ids)
+        self._parents = np.append(self._parents, np.repeat(asked, count))
+        self._ranks = np.append(self._ranks, np.tile(np.arange(count), len(asked)))
+        self._ids = np.append(self._ids, ids.ravel())
+        self._worth = np.append(self._worth, (above[:, None] + np.minimum(logprobs, 0.0)).ravel())
+        best = self._best(self._nodes)
+        self._asked = np.sort(best[best >= first][: self._branch])
+        return self._asked
+
+    def worth(self, candidates: Rows) -> NDArray[np.float64]:
+        """Cumulative log-probabilities of the candidates."""
+        return self._worth[candidates]
+
+    def ids(self, candidates: Rows) -> Rows:
+        return self._ids[candidates]
+
+    def parents(self, candidates: Rows) -> Rows:
+        """The candidate each one hangs on; -1 for row 0."""
+        return self._parents[candidates]
+
+    def chosen(self, nodes: int) -> tuple[Rows, Rows, Rows]:
+        """(ids, parents as window rows, ranks) of the best `nodes` candidates, parents before children."""
+        kept = np.sort(self._best(nodes))
+        return self._ids[kept], _renumbered(self._parents + 1, kept), self._ranks[kept]
+
+    def _best(self, count: int) -> Rows:
+        """The best candidates, best first; of equals the one that came first, so a parent before its child."""
+        return np.argsort(-self._worth, stable=True)[:count]
+
+
+def _planned(parents: Rows, ranks: Rows, depths: Rows) -> StaticTree:
+    """The tree in level order with its levels."""
+    slot_of_row = np.full(len(parents) + 1, -1)  # window row -> slot
+    bounds = np.searchsorted(depths, np.arange(1, (depths[-1] if len(depths) else 0) + 2))
+    levels: list[Level] = []
+    slots = 0
+    for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        asked_rows = np.unique(parents[start:stop])
+        asked = asked_rows - 1 if start else asked_rows[:0]
+        level = Level(
+            asked=asked,
+            asked_parents=slot_of_row[parents[asked]],
+            start=start,
+            stop=stop,
+            sources=np.searchsorted(asked_rows, parents[start:stop]),
+            parents=parents[start:stop],
+            ranks=ranks[start:stop],
+        )
+        slot_of_row[asked + 1] = np.arange(slots, slots + len(asked))
+        slots += len(asked)
+        levels.append(level)
+    return StaticTree(parents, ranks, depths, tuple(levels))
+
+
+def _depths(parents: Rows) -> Rows:
+    depths = np.zeros(len(parents) + 1, np.int64)
+    for row, parent in enumerate(parents, start=1):
+        depths[row] = depths[parent] + 1
+    return depths[1:]
+
+
+def _renumbered(parents: Rows, kept: Rows) -> Rows:
+    """The window rows of the parents once only the nodes `kept` are left, in that order."""
+    new_row = np.zeros(len(parents) + 1, np.int64)
+    new_row[kept + 1] = np.arange(1, len(kept) + 1)
+    return new_row[parents[kept]]

@@ -1,0 +1,91 @@
+"""What a compiled graph is to the runtime: tensors, alias pairs, profiles and the engine that runs it.
+
+Names, dtypes and shapes of tensors are written here once and travel by manifest. Knows nothing of drafts or files.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specruntime.schema_numbers import MAX_PATH, MAX_PROFILES, Index, Size, Threads, Version
+from specruntime.tensorrt_spec import TensorRTEngine
+
+DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
+Dimension = Size | Literal["B", "W", "R"]
+RelativePath = Annotated[str, Field(min_length=1, max_length=MAX_PATH)]
+
+
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TensorSpec(Closed):
+    """One engine input or output. Symbols: B batch rows, W window width, R rows that get logits."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Dimension, ...]
+
+
+class AliasPair(Closed):
+    """An input and an output that are the same memory (a KV cache written in place)."""
+
+    input: str
+    output: str
+
+
+class Profile(Closed):
+    """One static shape the engine is run at: W = `width`, R = `rows`.
+
+    `outputs` names what a run of it computes; None: every output of the graph.
+    """
+
+    name: str
+    width: Size
+    rows: Size
+    outputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+
+    def computes(self, output: str) -> bool:
+        """Whether a run fills this output of the graph."""
+        return self.outputs is None or output in self.outputs
+
+
+class OnnxRuntimeEngine(Closed):
+    kind: Literal["onnxruntime"] = "onnxruntime"
+    provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
+    minimum_version: Version
+    threads: Threads | None = None
+
+
+EngineSpec = Annotated[OnnxRuntimeEngine | TensorRTEngine, Field(discriminator="kind")]
+
+
+class GraphSpec(Closed):
+    """One compiled graph with its own KV cache: the target, or a draft. Medusa heads have no cache and no layers."""
+
+    file: RelativePath
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    aliases: tuple[AliasPair, ...]
+    profiles: Annotated[tuple[Profile, ...], Field(min_length=1, max_length=MAX_PROFILES)]
+    batch: Size
+    capacity: Size
+    layers: Index
+    vocab_size: Size
+    padded_vocab_size: Size
+    engine: EngineSpec
+
+    @property
+    def drafted(self) -> int:
+        """Ids that one judged row answers with: 1, or the k of a fused draft, which writes k - 1 rows more."""
+        shape = next((tensor.shape for tensor in self.outputs if tensor.name == "top_ids"), ())
+        return shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 1
+
+    def profile(self, name: str) -> Profile:
+        """The profile called `name`; KeyError when the graph has none."""
+        return next(p for p in self.profiles if p.name == name)
+
+
+def stated_threads(graph: GraphSpec) -> int | None:
+    """CPU threads the recipe gave the graph's engine; None where it gave none or the engine uses no CPU threads."""
+    return graph.engine.threads if isinstance(graph.engine, OnnxRuntimeEngine) else None
