@@ -7,46 +7,40 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from specruntime.manifest import GraphSpec, Manifest, ModelDraft, NgramDraft, NoneDraft, draft_graph
+from specruntime.draft_checks import check_draft, contract_of
+from specruntime.graph_contracts import MODEL, TARGET, Contract
+from specruntime.manifest import GraphSpec, Manifest, Profile, draft_graph
 from specruntime.tensor_checks import check_tensors, refuse
 from specruntime.tensorrt_spec import TensorRTEngine
 
 
 def check_manifest(manifest: Manifest) -> None:
     """Raises `BundleInvalid` for the first disagreement."""
-    check_graph("target", manifest.target)
-    if manifest.target.drafted != 1:
-        refuse(
-            f"target drafts {manifest.target.drafted} tokens a launch, expected top_ids of one column a row"
-        )
-    draft = manifest.draft
-    if (graph := draft_graph(draft)) is not None:
-        check_graph("draft", graph)
-    if isinstance(draft, ModelDraft):
-        _check_fused_draft(draft)
-    if isinstance(draft, NgramDraft) and draft.min_n > draft.max_n:
-        refuse(f"draft.min_n is {draft.min_n}, above draft.max_n {draft.max_n}")
-    if not isinstance(draft, NoneDraft):
-        _check_draft_length(manifest.target, draft.k)
+    target, draft = manifest.target, draft_graph(manifest.draft)
+    check_graph("target", target, TARGET)
+    if target.drafted != 1:
+        refuse(f"target drafts {target.drafted} tokens a launch, expected top_ids of one column a row")
+    if draft is not None:
+        check_graph("draft", draft, contract_of(manifest.draft))
+    check_draft(manifest)
     for token in manifest.eos_token_ids:
-        if token >= manifest.target.vocab_size:
-            refuse(f"eos_token_ids has {token}, but the vocabulary has {manifest.target.vocab_size} tokens")
+        if token >= target.vocab_size:
+            refuse(f"eos_token_ids has {token}, but the vocabulary has {target.vocab_size} tokens")
     for name in _files_used(manifest):
         if name not in manifest.files:
             refuse(f"{name!r} is used but has no entry under 'files', so its bytes cannot be checked")
 
 
-def check_graph(label: str, graph: GraphSpec) -> None:
+def check_graph(label: str, graph: GraphSpec, contract: Contract) -> None:
     """Checks one graph; `label` is the key it is found under."""
     if graph.batch != 1:
         refuse(f"{label}.batch: found {graph.batch}, expected 1: a session decodes one sequence")
     _unique(f"{label}.inputs", (tensor.name for tensor in graph.inputs))
     _unique(f"{label}.outputs", (tensor.name for tensor in graph.outputs))
     _unique(f"{label}.profiles", (profile.name for profile in graph.profiles))
-    _unique(f"{label}.aliases", (pair.input for pair in graph.aliases))
     _unique(f"{label}.aliases", (pair.output for pair in graph.aliases))
-    check_tensors(label, graph)
-    _check_profiles(label, graph)
+    check_tensors(label, graph, contract)
+    _check_profiles(label, graph, contract)
     if graph.vocab_size > graph.padded_vocab_size:
         refuse(
             f"{label}.vocab_size is {graph.vocab_size}, above {label}.padded_vocab_size "
@@ -54,7 +48,7 @@ def check_graph(label: str, graph: GraphSpec) -> None:
         )
 
 
-def _check_profiles(label: str, graph: GraphSpec) -> None:
+def _check_profiles(label: str, graph: GraphSpec, contract: Contract) -> None:
     for profile in graph.profiles:
         if profile.width > graph.capacity:
             refuse(
@@ -64,27 +58,27 @@ def _check_profiles(label: str, graph: GraphSpec) -> None:
             refuse(
                 f"{label}: profile {profile.name!r} has {profile.rows} rows in a window of {profile.width}"
             )
+        _check_outputs(label, graph, profile)
     if isinstance(graph.engine, TensorRTEngine):
         named = {profile.name for profile in graph.profiles}
         if odd := sorted(named ^ graph.engine.optimization_profiles.keys()):
             refuse(f"{label}: {odd[0]!r} is in only one of profiles and engine.optimization_profiles")
-    if graph.drafted == 1 and all(profile.width != 1 for profile in graph.profiles):
+    judging = [profile for profile in graph.profiles if profile.computes("top_ids")]
+    if contract in (TARGET, MODEL) and graph.drafted == 1 and all(p.width != 1 for p in judging):
         refuse(f"{label} has no profile of width 1, so it cannot decode up to its capacity")
 
 
-def _check_fused_draft(draft: ModelDraft) -> None:
-    drafted = draft.graph.drafted
-    expected = draft.k if draft.fused else 1
-    if drafted != expected:
+def _check_outputs(label: str, graph: GraphSpec, profile: Profile) -> None:
+    if profile.outputs is None:
+        return
+    if isinstance(graph.engine, TensorRTEngine):
         refuse(
-            f"draft: its graph drafts {drafted} tokens a launch, expected {expected} (fused: {draft.fused})"
+            f"{label}: profile {profile.name!r} lists outputs, but {graph.engine.kind} computes them all; expected null"
         )
-
-
-def _check_draft_length(target: GraphSpec, k: int) -> None:
-    judged = max(profile.rows for profile in target.profiles)
-    if k + 1 > judged:
-        refuse(f"draft.k is {k}, but the widest target profile judges {judged} rows, and {k + 1} are needed")
+    _unique(f"{label}: outputs of profile {profile.name!r}", profile.outputs)
+    known = {tensor.name for tensor in graph.outputs}
+    if odd := [name for name in profile.outputs if name not in known]:
+        refuse(f"{label}: profile {profile.name!r} computes {odd[0]!r}, which is not an output of the graph")
 
 
 def _files_used(manifest: Manifest) -> Iterable[str]:

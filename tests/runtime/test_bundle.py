@@ -300,7 +300,7 @@ CONTRADICTORY: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     ),
     "alias twice": (
         lambda d: d["target"]["aliases"].append(d["target"]["aliases"][0]),
-        ["target.aliases", "'past_key.0' twice"],
+        ["target.aliases", "'present_key.0' twice"],
     ),
     "no aliases": (
         lambda d: d["target"].update(aliases=[]),
@@ -372,7 +372,7 @@ CONTRADICTORY: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     ),
     "an output nobody reads": (
         lambda d: d["target"]["outputs"].append({"name": "extra", "dtype": "int64", "shape": ["B"]}),
-        ["target.outputs names 'extra', expected logits, top_ids or a cache"],
+        ["target.outputs names 'extra', expected logits, top_ids, features"],
     ),
     "window input of another dtype": (
         lambda d: d["target"]["inputs"][0].update(dtype="int32"),

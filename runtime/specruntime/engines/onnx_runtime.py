@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from specruntime.engine import Window
 from specruntime.engines import EngineOptions
 from specruntime.engines.onnx_signature import check_signature
-from specruntime.engines.tensor_layout import cached_inputs, shape_of
+from specruntime.engines.tensor_layout import cached_inputs, no_logits, shape_of, staged_window
 from specruntime.engines.weight_pages import release_mapped_pages
 from specruntime.errors import (
     BackendIncompatible,
@@ -101,7 +101,10 @@ class OrtContext:
         self._bound[window.profile.name].run()
 
     def logits(self, window: Window) -> NDArray[np.float32]:
-        return self._bound[window.profile.name].logits
+        logits = self._bound[window.profile.name].logits
+        if logits is None:
+            raise no_logits(self.spec, window.profile)
+        return logits
 
     def keep(self, start: int, rows: NDArray[np.int64]) -> None:
         # Rows that stay where they are lead: `rows` is ascending, so rows[i] == i holds for a prefix.
@@ -132,47 +135,28 @@ class _BoundProfile:
         self, session: Any, spec: GraphSpec, profile: Profile, cache: Mapping[str, NDArray[Any]]
     ) -> None:
         past_of = {pair.output: pair.input for pair in spec.aliases}
-        inputs = {t.name: cache.get(t.name, None) for t in spec.inputs}
-        self._inputs = {t.name: _first(inputs[t.name], t, spec, profile) for t in spec.inputs}
+        self._inputs = {t.name: _first(cache.get(t.name), t, spec, profile) for t in spec.inputs}
         self._outputs = {
-            t.name: _first(cache.get(past_of.get(t.name, "")), t, spec, profile) for t in spec.outputs
+            t.name: _first(cache.get(past_of.get(t.name, "")), t, spec, profile)
+            for t in spec.outputs
+            if profile.computes(t.name)
         }
         self._session = session
+        self._options = None if profile.outputs is None else _partial_run()
         self._name = f"{spec.file} at {profile.name}"
         self._binding = session.io_binding()
         for name, array in self._inputs.items():
             self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         for name, array in self._outputs.items():
             self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        self.logits: NDArray[np.float32] = self._outputs["logits"]
-        self.window = self._make_window(spec, profile)
-
-    def _make_window(self, spec: GraphSpec, profile: Profile) -> Window:
-        batch, width, rows = spec.batch, profile.width, profile.rows
-        staged = self._inputs
-        window = Window(
-            profile=profile,
-            input_ids=staged["input_ids"],
-            position_ids=staged["position_ids"]
-            if "position_ids" in staged
-            else np.zeros((batch, width), np.int64),
-            cache_length=staged["cache_length"],
-            logits_rows=staged["logits_rows"]
-            if "logits_rows" in staged
-            else np.zeros((batch, rows), np.int64),
-            window_mask=staged.get("window_mask"),
-            query_lengths=staged.get("query_lengths"),
-            top_ids=self._outputs["top_ids"],
+        self.logits: NDArray[np.float32] | None = self._outputs.get(
+            "logits", self._outputs.get("draft_logits")
         )
-        if window.window_mask is not None:
-            window.window_mask[:] = np.tri(width, dtype=np.bool_)
-        if window.query_lengths is not None:
-            window.query_lengths.fill(width)
-        return window
+        self.window = staged_window(spec, profile, self._inputs | self._outputs)
 
     def run(self) -> None:
         try:
-            self._session.run_with_iobinding(self._binding)
+            self._session.run_with_iobinding(self._binding, self._options)
         except Exception as error:
             raise EngineFailed(
                 f"onnxruntime failed while running {self._name}: {_first_line(error)}"
@@ -259,6 +243,13 @@ def _session_options(ort: Any, entry: OnnxRuntimeEngine, options: EngineOptions)
 def _usable_cores() -> int:
     """Cores this process may run on, not the machine's."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _partial_run() -> Any:
+    """Options of a run that computes what is bound as output and nothing else."""
+    options = _import_onnxruntime().RunOptions()
+    options.only_execute_path_to_fetches = True
+    return options
 
 
 def _providers(ort: Any, provider: str) -> list[str]:

@@ -73,6 +73,9 @@ def check_memory(free: int, needed: int, file: str) -> None:
 
 def check_bindings(trt: Any, engine: Any, spec: GraphSpec) -> None:
     """Raises `BackendIncompatible` where names, dtypes or aliases differ from the manifest."""
+    partial = [profile.name for profile in spec.profiles if profile.outputs is not None]
+    if partial:
+        raise _mismatch(spec, f"profile {partial[0]} lists outputs, but an engine file computes all it has")
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     written = {tensor.name: tensor.dtype for tensor in (*spec.inputs, *spec.outputs)}
     if set(names) != set(written):

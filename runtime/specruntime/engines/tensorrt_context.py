@@ -1,7 +1,7 @@
 """One session on a TensorRT engine: every address bound once, every width replayed from a captured CUDA graph.
 
 All buffers are allocated and all profiles run once when the context is made; a run is then one graph launch that
-uploads the staged window, executes, and downloads `top_ids`. Logits stay on the device until asked for.
+uploads the staged window, executes, and downloads what it answers. Logits stay on the device until asked for.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from specruntime.engine import Window
 from specruntime.engines.device import ALIGNMENT, Arena, Device
 from specruntime.engines.dlpack import DeviceTensor
-from specruntime.engines.tensor_layout import HOST_TYPES, bytes_of, cached_inputs, shape_of
+from specruntime.engines.tensor_layout import HOST_TYPES, bytes_of, cached_inputs, no_logits, shape_of
 from specruntime.engines.tensorrt_profile import BoundProfile
 from specruntime.errors import EngineFailed, OutOfMemory, WrongState
 from specruntime.manifest import GraphSpec, TensorSpec
@@ -72,11 +72,14 @@ class TrtContext:
     def logits(self, window: Window) -> NDArray[np.float32]:
         arena = self._open()
         bound = self._profiles[window.profile.name]
+        if bound.logits is None:
+            raise no_logits(self.spec, window.profile)
+        block, logits = bound.logits
         with _Poisoning(self):
             self._device.make_current()
-            arena.download(bound.logits_bytes, bound.addresses["logits"])
+            arena.download(block, bound.addresses["logits"])
             arena.synchronize()
-        return bound.logits
+        return logits
 
     def keep(self, start: int, rows: NDArray[np.int64]) -> None:
         """Enqueued only: the next run on this stream comes after it."""
@@ -112,7 +115,9 @@ class TrtContext:
         """[B, R, padded_vocab] of the last run of this window, on the device; valid until the next run."""
         self._open()
         bound = self._profiles[window.profile.name]
-        return DeviceTensor(bound.addresses["logits"], "float32", bound.logits.shape)
+        if bound.logits is None:
+            raise no_logits(self.spec, window.profile)
+        return DeviceTensor(bound.addresses["logits"], "float32", bound.logits[1].shape)
 
     def zero(self) -> None:
         arena = self._open(after_failure=True)

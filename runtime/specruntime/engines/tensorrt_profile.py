@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import Window
 from specruntime.engines.device import ALIGNMENT, Arena
-from specruntime.engines.tensor_layout import bytes_of, shape_of, view_of
+from specruntime.engines.tensor_layout import bytes_of, shape_of, staged_window, view_of
 from specruntime.engines.tensorrt_checks import engine_entry
 from specruntime.errors import EngineFailed, OutOfMemory
 from specruntime.manifest import GraphSpec, Profile, TensorSpec
@@ -38,9 +37,10 @@ class BoundProfile:
         self.addresses = {**caches, **self._upload.addresses}
         for tensor in produced:
             self.addresses[tensor.name] = arena.allocate(bytes_of(tensor, spec, profile))
-        self.logits_bytes, self.logits = _pinned(arena, produced, "logits", spec, profile)
-        self._top_bytes, top_ids = _pinned(arena, produced, "top_ids", spec, profile)
-        self.window = _window(profile, spec, host, top_ids)
+        shown = {t.name: _pinned(arena, t, spec, profile) for t in produced}
+        self.logits = shown.pop("logits", None)
+        self._shown = {name: block for name, (block, _) in shown.items()}
+        self.window = staged_window(spec, profile, host | {name: view for name, (_, view) in shown.items()})
         self.execution = self._bind(engine, config, spec, profile)
 
     def enqueue(self) -> None:
@@ -48,7 +48,8 @@ class BoundProfile:
         self._arena.upload(self._upload.address, self._upload.host)
         if not self.execution.execute_async_v3(int(self._arena.stream)):
             raise EngineFailed(f"{self._name}: {' '.join(self._errors[-3:]) or 'the library gave no reason'}")
-        self._arena.download(self._top_bytes, self.addresses["top_ids"])
+        for name, block in self._shown.items():
+            self._arena.download(block, self.addresses[name])
 
     def scratch_bytes(self) -> int:
         return int(self.execution.update_device_memory_size_for_shapes())
@@ -99,31 +100,8 @@ def _stage(
 
 
 def _pinned(
-    arena: Arena, outputs: Sequence[TensorSpec], name: str, spec: GraphSpec, profile: Profile
+    arena: Arena, tensor: TensorSpec, spec: GraphSpec, profile: Profile
 ) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    tensor = next(tensor for tensor in outputs if tensor.name == name)
+    """Host memory for one output: the bytes, and the tensor in them."""
     host = arena.allocate_pinned(bytes_of(tensor, spec, profile))
     return host, view_of(host, 0, tensor, spec, profile)
-
-
-def _window(
-    profile: Profile, spec: GraphSpec, host: dict[str, NDArray[Any]], top_ids: NDArray[np.int64]
-) -> Window:
-    batch = spec.batch
-    return Window(
-        profile=profile,
-        input_ids=host["input_ids"],
-        position_ids=host.get("position_ids", np.zeros((batch, profile.width), np.int64)),
-        cache_length=host["cache_length"],
-        logits_rows=host.get("logits_rows", np.zeros((batch, profile.rows), np.int64)),
-        window_mask=_lower_triangular(host.get("window_mask")),
-        query_lengths=host.get("query_lengths"),
-        top_ids=top_ids,
-    )
-
-
-def _lower_triangular(mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """A row that sees nothing has no softmax: the mask starts as a chain's."""
-    if mask is not None:
-        mask[:] = np.tri(mask.shape[-1], dtype=np.bool_)
-    return mask
