@@ -1,0 +1,38 @@
+"""Many requests over one bundle: slots, a bounded queue, turns, and streams of what they deliver.
+
+    submit -> queue -> admit -> turn, turn, ... -> evict
+
+A `Stepper` owns the engine's side (slots, chunks of prompts, rounds); the `Scheduler` owns requests, their order and
+their ends. Importing this loads no engine library and no server.
+"""
+
+from specruntime.serving.errors import Cancelled, DeadlinePassed, Draining, QueueFull
+from specruntime.serving.events import Author, Delivery, Event, Failure, Figures
+from specruntime.serving.scheduler import Scheduler, Ticket
+from specruntime.serving.session_stepper import SessionStepper
+from specruntime.serving.stepper import Stepper, Turn, Work
+from specruntime.serving.streams import AsyncStream, Stream, collect
+from specruntime.serving.totals import Occupancy, Totals
+
+__all__ = [
+    "AsyncStream",
+    "Author",
+    "Cancelled",
+    "DeadlinePassed",
+    "Delivery",
+    "Draining",
+    "Event",
+    "Failure",
+    "Figures",
+    "Occupancy",
+    "QueueFull",
+    "Scheduler",
+    "SessionStepper",
+    "Stepper",
+    "Stream",
+    "Ticket",
+    "Totals",
+    "Turn",
+    "Work",
+    "collect",
+]

@@ -1,0 +1,88 @@
+"""What a request hears of its answer: deliveries, the last of which has a finish reason, or one failure.
+
+Owns the figures of one request and who wrote each token. Events are values: they may cross threads.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from specruntime.generation import Delta
+from specruntime.session import Round
+
+Author = Literal["accepted", "correction", "bonus", "target"]
+
+
+def authors_of(round: Round, delivered: int) -> tuple[Author, ...]:
+    """Who wrote each of the first `delivered` tokens of a round.
+
+    `accepted`: drafted and agreed with. The last token of a round is the target's own: a `correction` of a draft, a
+    `bonus` after drafts that were all accepted, or `target` where nothing was drafted.
+    """
+    own: Author = (
+        "target" if not round.proposed else "bonus" if round.accepted == round.proposed else "correction"
+    )
+    written: list[Author] = ["accepted"] * round.accepted
+    return (*written, own)[:delivered]
+
+
+@dataclass(slots=True)
+class Figures:
+    """One request in numbers; seconds on the monotonic clock. Final with the last event."""
+
+    prompt_tokens: int
+    tokens: int = 0  # delivered
+    rounds: int = 0  # that delivered
+    proposed: int = 0
+    accepted: int = 0
+    queued_seconds: float = 0.0  # from submission to a slot
+    first_seconds: float = 0.0  # from submission to the first delivery
+    seconds: float = 0.0  # from submission to the last delivery
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Tokens after the first delivery over the time after it; 0 for an answer of one delivery."""
+        after = self.seconds - self.first_seconds
+        return (self.tokens - 1) / after if self.rounds > 1 and after > 0 else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """JSON-ready."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "rounds": self.rounds,
+            "proposed": self.proposed,
+            "accepted": self.accepted,
+            "tokens_per_round": self.tokens / self.rounds if self.rounds else 0.0,
+            "queued_ms": 1e3 * self.queued_seconds,
+            "first_ms": 1e3 * self.first_seconds,
+            "total_ms": 1e3 * self.seconds,
+            "decode_tokens_per_second": self.decode_tokens_per_second,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What one round added to the answer."""
+
+    delta: Delta
+    authors: tuple[Author, ...]  # one per token
+    figures: Figures  # of the request so far; the same object in each of its deliveries
+
+    @property
+    def last(self) -> bool:
+        return self.delta.finish_reason is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The answer ends here, unfinished. No event follows."""
+
+    error: Exception
+    figures: Figures
+
+    @property
+    def last(self) -> bool:
+        return True
+
+
+Event = Delivery | Failure

@@ -1,0 +1,256 @@
+"""Requests over slots: first come, first served, one thread that drives the stepper.
+
+Owns the queue and its limit, deadlines, cancellation, what each request hears, and the end of it all. Between two
+steps every overdue or cancelled request leaves its slot and the next one takes it.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Thread
+from time import monotonic
+
+from specruntime.errors import InvalidArgument, SpecError
+from specruntime.serving.errors import Cancelled, DeadlinePassed, Draining, QueueFull
+from specruntime.serving.events import Delivery, Event, Failure, Figures, authors_of
+from specruntime.serving.stepper import Stepper, Turn, Work
+from specruntime.serving.totals import Occupancy, Totals
+from specruntime.session import Round
+
+_LOG = logging.getLogger("specruntime.serving")
+
+
+class Ticket:
+    """One request from its submission to its last event."""
+
+    def __init__(self, work: Work, deliver: Callable[[Event], None], deadline: float | None) -> None:
+        self.work = work
+        self.figures = Figures(len(work.prompt))
+        self.cancelled = False
+        self.deadline = deadline  # on the monotonic clock
+        self.submitted = monotonic()
+        self._deliver = deliver
+
+    def cancel(self) -> None:
+        """Ends the request before the next step; its last event is a failure. From any thread, at any time."""
+        self.cancelled = True
+
+    @property
+    def verdict(self) -> Exception | None:
+        """Why the request must end now, if it must."""
+        if self.cancelled:
+            return Cancelled("the request was cancelled by whoever made it")
+        if self.deadline is not None and monotonic() >= self.deadline:
+            return DeadlinePassed(
+                f"the time of the request was over after {monotonic() - self.submitted:.1f} s: "
+                "ask for fewer tokens, or allow more time"
+            )
+        return None
+
+    def send(self, event: Event) -> None:
+        """A receiver that fails is one that does not want the answer."""
+        self.figures.seconds = monotonic() - self.submitted
+        try:
+            self._deliver(event)
+        except Exception:
+            self.cancelled = True
+
+
+class Scheduler:
+    """Serves requests over one stepper, from a thread of its own. Closing it closes the stepper. A context manager."""
+
+    def __init__(self, stepper: Stepper, *, queue_limit: int = 64) -> None:
+        """`queue_limit` requests may wait while every slot is taken; 0 or more."""
+        if queue_limit < 0:
+            raise InvalidArgument(f"queue_limit is {queue_limit}, expected 0 or more")
+        self.totals = Totals()
+        self._stepper = stepper
+        self._queue_limit = queue_limit
+        self._waiting: deque[Ticket] = deque()
+        self._active: dict[int, Ticket] = {}
+        self._free = list(range(stepper.slots))
+        self._changed = Condition()
+        self._draining = self._closed = False
+        self._thread = Thread(target=self._serve, name="specruntime-scheduler", daemon=True)
+        self._thread.start()
+
+    @property
+    def accepting(self) -> bool:
+        """Whether new requests are taken: it is not being shut down, and has a slot that works."""
+        return not (self._draining or self._closed)
+
+    def submit(self, work: Work, deliver: Callable[[Event], None], *, seconds: float | None = None) -> Ticket:
+        """Queues the work; `deliver` hears every event from the scheduler's thread and must not wait.
+
+        `seconds` is the time the request may take from now on. Raises what `Stepper.check` raises, `QueueFull` and
+        `Draining`; nothing is delivered then.
+        """
+        ticket = Ticket(
+            self._stepper.check(work), deliver, None if seconds is None else monotonic() + seconds
+        )
+        with self._changed:
+            if not self.accepting:
+                self.totals.refused["draining"] += 1
+                raise Draining("no new requests are taken: the server is shutting down; ask another one")
+            if len(self._waiting) >= self._queue_limit + len(self._free):
+                self.totals.refused["queue_full"] += 1
+                raise QueueFull(
+                    f"{len(self._waiting)} requests wait already, at most {self._queue_limit} may: try again later"
+                )
+            self._waiting.append(ticket)
+            self._changed.notify_all()
+        return ticket
+
+    def occupancy(self) -> Occupancy:
+        with self._changed:
+            return Occupancy(
+                slots=len(self._active) + len(self._free),
+                active=len(self._active),
+                queued=len(self._waiting),
+                queue_limit=self._queue_limit,
+                rows=self._stepper.rows(),
+                row_limit=self._stepper.slots * self._stepper.capacity,
+            )
+
+    def stop_accepting(self) -> None:
+        """Refuses new requests from now on; those that were taken go on."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """`stop_accepting`, then waits until the last answer has ended; False when that took longer."""
+        self.stop_accepting()
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._waiting or self._active), timeout)
+
+    def close(self) -> None:
+        """Ends what still runs with `Draining` and frees the slots. Idempotent."""
+        with self._changed:
+            self._draining = self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._stepper.close()
+
+    def __enter__(self) -> "Scheduler":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        while self._await_work():
+            self._end_overdue()
+            self._admit()
+            self._step()
+        shut_down = Draining("the server was shut down before the answer ended")
+        self._end_active(shut_down)
+        self._end_waiting(shut_down)
+
+    def _await_work(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._waiting or self._active)
+            return not self._closed
+
+    def _end_overdue(self) -> None:
+        for slot, ticket in list(self._active.items()):
+            if (error := ticket.verdict) is not None:
+                self._release(slot)
+                self._fail(ticket, error)
+        with self._changed:
+            late = [(ticket, error) for ticket in self._waiting if (error := ticket.verdict) is not None]
+            for ticket, _ in late:
+                self._waiting.remove(ticket)
+        for ticket, error in late:
+            self._fail(ticket, error)
+        self._end_without_slots()
+
+    def _admit(self) -> None:
+        while True:
+            with self._changed:
+                if not (self._waiting and self._free):
+                    return
+                ticket, slot = self._waiting.popleft(), self._free.pop(0)
+                self._active[slot] = ticket
+            try:
+                self._stepper.admit(slot, ticket.work)
+            except Exception as error:
+                self._release(slot)
+                self._fail(ticket, error)
+                continue
+            ticket.figures.queued_seconds = monotonic() - ticket.submitted
+            self.totals.prompt_tokens += len(ticket.work.prompt)
+
+    def _step(self) -> None:
+        if not self._active:
+            return
+        try:
+            for turn in self._stepper.step():
+                self.totals.count(turn)
+                self._report(turn)
+        except Exception as error:  # not one slot's failure: nobody can say which answers are still sound
+            _LOG.exception("a step failed as a whole; every answer in progress ends")
+            self._end_active(error)
+        self._end_without_slots()
+
+    def _report(self, turn: Turn) -> None:
+        """Tells the request what its turn did. A slot is free before its request hears of the end."""
+        ticket = self._active[turn.slot]
+        if turn.error is not None:
+            self._release(turn.slot)
+            self._fail(ticket, turn.error)
+        elif turn.delta is not None and turn.round is not None:
+            self._count(ticket.figures, ticket, turn.round, len(turn.delta.tokens))
+            if turn.delta.finish_reason is not None:
+                self._release(turn.slot)
+                self.totals.ended[turn.delta.finish_reason] += 1
+            authors = authors_of(turn.round, len(turn.delta.tokens))
+            ticket.send(Delivery(turn.delta, authors, ticket.figures))
+
+    @staticmethod
+    def _count(figures: Figures, ticket: Ticket, round: Round, delivered: int) -> None:
+        if not figures.rounds:
+            figures.first_seconds = monotonic() - ticket.submitted
+        figures.rounds += 1
+        figures.tokens += delivered
+        figures.proposed += round.proposed
+        figures.accepted += round.accepted
+
+    def _release(self, slot: int) -> None:
+        """Empties a slot for the next request; one that cannot be emptied is not used again."""
+        works = True
+        try:
+            self._stepper.evict(slot)
+        except Exception:
+            _LOG.exception("slot %d is lost", slot)
+            works = False
+        with self._changed:
+            del self._active[slot]
+            self._free += [slot] if works else []
+            self._changed.notify_all()
+
+    def _fail(self, ticket: Ticket, error: Exception) -> None:
+        name = type(error).__name__
+        self.totals.ended[name] += 1
+        if not isinstance(error, SpecError):
+            _LOG.error("an answer ended with %s: %s", name, error, exc_info=error)
+        ticket.send(Failure(error, ticket.figures))
+
+    def _end_without_slots(self) -> None:
+        with self._changed:
+            lost = not (self._free or self._active)
+        if lost:
+            self.stop_accepting()
+            self._end_waiting(Draining("no slot of the server works any more; restart it"))
+
+    def _end_active(self, error: Exception) -> None:
+        for slot, ticket in list(self._active.items()):
+            self._release(slot)
+            self._fail(ticket, error)
+
+    def _end_waiting(self, error: Exception) -> None:
+        with self._changed:
+            waiting, self._waiting = list(self._waiting), deque()
+            self._changed.notify_all()
+        for ticket in waiting:
+            self._fail(ticket, error)

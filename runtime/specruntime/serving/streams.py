@@ -1,0 +1,93 @@
+"""A request's events as an iterator, for threads and for asyncio. Closing one before its end cancels the request."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+from specruntime.serving.events import Delivery, Event, Failure
+from specruntime.serving.scheduler import Scheduler
+from specruntime.serving.stepper import Work
+
+
+class Stream:
+    """Yields the deliveries of one request; raises the error that ended its answer."""
+
+    def __init__(self, scheduler: Scheduler, work: Work, *, seconds: float | None = None) -> None:
+        """Submits at once. Raises what `Scheduler.submit` raises."""
+        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._ended = False
+        self.ticket = scheduler.submit(work, self._events.put, seconds=seconds)
+
+    def __iter__(self) -> "Stream":
+        return self
+
+    def __next__(self) -> Delivery:
+        if self._ended:
+            raise StopIteration
+        event = self._events.get()
+        self._ended = event.last
+        return _delivered(event)
+
+    def close(self) -> None:
+        """Cancels what has not ended. Idempotent."""
+        self.ticket.cancel()
+        self._ended = True
+
+    def __del__(self) -> None:
+        if ticket := getattr(self, "ticket", None):
+            ticket.cancel()
+
+
+class AsyncStream:
+    """`Stream` for the event loop that is running when it is made."""
+
+    def __init__(self, scheduler: Scheduler, work: Work, *, seconds: float | None = None) -> None:
+        """Submits at once. Raises what `Scheduler.submit` raises."""
+        loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._ended = False
+        put = self._events.put_nowait
+        self.ticket = scheduler.submit(work, lambda event: _hand_over(loop, put, event), seconds=seconds)
+
+    def __aiter__(self) -> "AsyncStream":
+        return self
+
+    async def __anext__(self) -> Delivery:
+        if self._ended:
+            raise StopAsyncIteration
+        event = await self._events.get()
+        self._ended = event.last
+        return _delivered(event)
+
+    def close(self) -> None:
+        """Cancels what has not ended. Idempotent."""
+        self.ticket.cancel()
+        self._ended = True
+
+    def __del__(self) -> None:
+        if ticket := getattr(self, "ticket", None):
+            ticket.cancel()
+
+
+def collect(scheduler: Scheduler, works: Sequence[Work]) -> list[list[Delivery]]:
+    """The deliveries of all works, in their order. Raises the first error any of them meets and cancels the others."""
+    streams: list[Stream] = []
+    try:
+        for work in works:
+            streams.append(Stream(scheduler, work))
+        return [list(stream) for stream in streams]
+    except BaseException:
+        for stream in streams:
+            stream.close()
+        raise
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, put: Callable[[Event], None], event: Event) -> None:
+    """From the scheduler's thread; raises once the loop is closed, which cancels the request."""
+    loop.call_soon_threadsafe(put, event)
+
+
+def _delivered(event: Event) -> Delivery:
+    if isinstance(event, Failure):
+        raise event.error
+    return event

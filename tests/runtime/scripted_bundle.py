@@ -1,0 +1,44 @@
+"""A bundle over scripted engines: what serves many requests is tested on sessions that cost nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from specruntime.bundle import LoadedBundle
+from specruntime.manifest import DraftSpec, GraphSpec, NgramDraft
+from tests.runtime.scripted_engine import Language, ScriptedContext, scripted_manifest, target_spec
+
+NGRAM = NgramDraft(k=4, max_n=3, min_n=1)
+
+
+class ScriptedEngine:
+    """An `Engine` whose contexts speak one language; `failing` is asked before each run of the n-th context."""
+
+    def __init__(self, spec: GraphSpec, language: Language) -> None:
+        self.spec = spec
+        self.contexts: list[ScriptedContext] = []
+        self.failing: Callable[[int], bool] = lambda context: False
+        self.refuse_contexts = False
+        self._language = language
+
+    def new_context(self) -> ScriptedContext:
+        if self.refuse_contexts:
+            raise MemoryError("scripted shortage")
+        context, number = ScriptedContext(self.spec, self._language), len(self.contexts)
+        context.failing = lambda: self.failing(number)
+        self.contexts.append(context)
+        return context
+
+    def close(self) -> None: ...
+
+
+def scripted_bundle(
+    *,
+    draft: DraftSpec = NGRAM,
+    language: Language | None = None,
+    capacity: int = 64,
+    eos: tuple[int, ...] = (),
+) -> tuple[LoadedBundle, ScriptedEngine]:
+    """A bundle without tokenizer, and its engine."""
+    spec = target_spec(capacity=capacity)
+    engine = ScriptedEngine(spec, language or Language())
+    return LoadedBundle(scripted_manifest(spec, draft, eos), Path(), engine, None), engine
