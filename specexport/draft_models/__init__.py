@@ -1,21 +1,30 @@
 """Draft models in PyTorch: one module per kind, used alike by training, by export and as the reference of parity.
 
-`Eagle3Draft`, `EagleDraft` and `MedusaHeads` compute. Knows nothing of recipes or backends.
+`Eagle3Draft`, `EagleDraft` and `MedusaHeads` compute; `load_eagle` and `load_medusa` read the published formats
+strictly; `save_draft` writes ours. Knows nothing of recipes or backends.
 """
 
 from specexport.draft_models.configs import EagleConfig, MedusaConfig
 from specexport.draft_models.eagle import EagleDraft
 from specexport.draft_models.eagle3 import Eagle3Draft
 from specexport.draft_models.embeddings import embeddings_sha256
+from specexport.draft_models.loading import load_eagle, load_medusa
 from specexport.draft_models.masks import unrolled_mask
 from specexport.draft_models.medusa import MedusaHeads
+from specexport.draft_models.saving import save_draft
+from specexport.draft_models.targets import DraftTarget, draft_target
 
 __all__ = [
+    "DraftTarget",
     "Eagle3Draft",
     "EagleConfig",
     "EagleDraft",
     "MedusaConfig",
     "MedusaHeads",
+    "draft_target",
     "embeddings_sha256",
+    "load_eagle",
+    "load_medusa",
+    "save_draft",
     "unrolled_mask",
 ]

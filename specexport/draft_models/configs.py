@@ -22,6 +22,8 @@ class EagleConfig:
     """EAGLE-3: the features are what enters these layers of the target."""
     norm_before_residual: bool = False
     """EAGLE-3: the residual of the layer is the normed hidden state rather than the bare one."""
+    norm_output: bool = False
+    """EAGLE-3: the next step takes the normed hidden state (EAGLE-3.1) rather than the bare one."""
     fc_bias: bool = False
     """EAGLE-1/2: the joining projection has a bias."""
     extra_norms: bool = False

@@ -61,6 +61,10 @@ class EagleDraft(DraftDecoder):
             hidden = layer(hidden, rotary, mask, cache)
         return hidden
 
+    def fed_back(self, hidden: Tensor) -> Tensor:
+        """What the next step takes of `layer`'s output: itself, a predicted feature."""
+        return hidden
+
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., h] -> [..., target vocabulary]."""
         if self.pre_lm_head_layernorm is not None:

@@ -62,15 +62,19 @@ class Eagle3Draft(DraftDecoder):
         mask: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """[B, W, h] projected features, or this function's output one step before -> [B, W, h], before the norm.
+        """[B, W, h] projected features, or `fed_back` of the step before -> [B, W, h], before the norm.
 
         `mask` is bool or additive [B, 1, W, keys]; None is causal over the window alone. `cache` appends: with a
         `DynamicCache` an unrolled step sees the keys of the steps before it (`unrolled_mask`).
         """
         return self.midlayer(hidden, embeds, self.rotary(hidden, position_ids), mask, cache)  # type: ignore[no-any-return]
 
+    def fed_back(self, hidden: Tensor) -> Tensor:
+        """What the next step takes of `layer`'s output: itself, or its norm where the config says so."""
+        return self.norm(hidden) if self.config.norm_output else hidden
+
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., h] -> [..., draft_vocab]."""
+        """[..., h], an output of `layer` -> [..., draft_vocab]."""
         return self.lm_head(self.norm(hidden))  # type: ignore[no-any-return]
 
     def forward(
@@ -83,4 +87,4 @@ class Eagle3Draft(DraftDecoder):
     ) -> tuple[Tensor, Tensor]:
         """-> logits [B, W, draft_vocab] and the hidden states [B, W, h] that a next step takes."""
         hidden = self.layer(self.project(features), self.embed(input_ids), position_ids, mask, cache)
-        return self.logits(hidden), hidden
+        return self.logits(hidden), self.fed_back(hidden)

@@ -1,0 +1,192 @@
+"""The published formats of EAGLE drafts: what their config.json says, and what they call their weights.
+
+Three families: the original repository's (EAGLE-1, -2 and -3), SpecForge's (EAGLE-3, the same weight names), and
+speculators' (`speculators_model_type`). A key that asks for a computation we do not have is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from transformers import LlamaConfig
+
+from specexport.draft_models.configs import EagleConfig
+from specexport.draft_models.files import DraftFiles
+from specexport.draft_models.targets import DraftTarget
+from specexport.errors import CheckpointUnsupported
+
+EagleKind = Literal["eagle", "eagle3"]
+
+SHA256_KEY = "target_embeddings_sha256"
+LAYER_IDS_KEY = "eagle_aux_hidden_state_layer_ids"
+FEATURE_LAYERS = 3
+EMBEDDINGS = "embed_tokens.weight"
+_UNSUPPORTED = {
+    "fc_norm": "norms in front of the joining projection",
+    "norm_before_fc": "a norm in front of the joining projection",
+    "use_sliding_window": "a sliding window",
+    "parallel_drafting": "parallel drafting",
+}
+
+
+@dataclass(frozen=True)
+class EagleFormat:
+    """`config` of the draft, and how the file's weight names differ from the module's: (file's start, module's)."""
+
+    config: EagleConfig
+    renames: tuple[tuple[str, str], ...] = ()
+
+    def file_key(self, parameter: str) -> str:
+        """What the file calls a parameter of the module."""
+        for start, ours in self.renames:
+            if parameter.startswith(ours):
+                return start + parameter.removeprefix(ours)
+        return parameter
+
+
+def default_layer_ids(layers: int) -> tuple[int, ...]:
+    """The published choice for EAGLE-3: what enters layers 2, n/2 and n-3."""
+    return (2, layers // 2, layers - 3)
+
+
+def read_eagle_format(files: DraftFiles, kind: EagleKind, target: DraftTarget) -> EagleFormat:
+    """Raises `CheckpointUnsupported` for a draft of another kind, or one that asks for what we do not compute."""
+    config = files.config
+    _refuse_unsupported(config, files.name)
+    stated = config.get("speculators_model_type")
+    if stated is not None:
+        if stated != kind:
+            _refuse_kind(files.name, kind, str(stated))
+        return _read_speculators(files, kind, target)
+    found = "eagle3" if any(key.startswith("midlayer.") for key in files.weights) else "eagle"
+    if "medusa_num_heads" in config:
+        found = "medusa"
+    if found != kind:
+        _refuse_kind(files.name, kind, found)
+    if kind == "eagle3":
+        return EagleFormat(_eagle3_config(files, config, config, target))
+    return EagleFormat(
+        EagleConfig(
+            layer=layer_config(config, files.name, target, bias_key="qkv_bias"),
+            target_hidden_size=target.hidden_size,
+            target_vocab_size=_size(config, "vocab_size", files.name, target.padded_vocab_size),
+            draft_vocab_size=target.padded_vocab_size,
+            fc_bias=bool(config.get("bias", True)),
+            own_embeddings=EMBEDDINGS in files.weights,
+        )
+    )
+
+
+def _read_speculators(files: DraftFiles, kind: EagleKind, target: DraftTarget) -> EagleFormat:
+    config = files.config
+    layer = config.get("transformer_layer_config")
+    if not isinstance(layer, dict):
+        raise CheckpointUnsupported(
+            f"{files.name}: config.json has speculators_model_type and no transformer_layer_config, expected its keys"
+        )
+    if kind == "eagle3":
+        found = _eagle3_config(files, config, layer, target)
+        return EagleFormat(found, renames=(("layers.0.", "midlayer."),))
+    norms = bool(config.get("layernorms", False))
+    found = EagleConfig(
+        layer=layer_config(layer, files.name, target),
+        target_hidden_size=target.hidden_size,
+        target_vocab_size=_size(layer, "vocab_size", files.name, target.padded_vocab_size),
+        draft_vocab_size=target.padded_vocab_size,
+        fc_bias=bool(config.get("fusion_bias", False)),
+        extra_norms=norms,
+        input_norm=norms,
+        own_embeddings=EMBEDDINGS in files.weights,
+    )
+    return EagleFormat(found, renames=(("transformer.", "layers.0."), ("fusion_fc.", "fc.")))
+
+
+def _eagle3_config(
+    files: DraftFiles, config: Mapping[str, Any], layer: Mapping[str, Any], target: DraftTarget
+) -> EagleConfig:
+    vocab_size = _size(layer, "vocab_size", files.name, target.padded_vocab_size)
+    return EagleConfig(
+        layer=layer_config(layer, files.name, target),
+        target_hidden_size=_size(config, "target_hidden_size", files.name, target.hidden_size),
+        target_vocab_size=vocab_size,
+        draft_vocab_size=_size(config, "draft_vocab_size", files.name, vocab_size),
+        layer_ids=_layer_ids(config, files.name, target),
+        norm_before_residual=bool(config.get("norm_before_residual", False)),
+        norm_output=bool(config.get("norm_output", False)),
+        own_embeddings=EMBEDDINGS in files.weights,
+    )
+
+
+def layer_config(
+    stated: Mapping[str, Any], name: str, target: DraftTarget, *, bias_key: str = "attention_bias"
+) -> LlamaConfig:
+    """The decoder layers that config keys describe. Raises `CheckpointUnsupported` for layers that are not Llama's."""
+    kind = stated.get("model_type", "llama")
+    if kind != "llama":
+        raise CheckpointUnsupported(
+            f"{name}: its decoder layer is a {kind!r} one, expected 'llama'; other layers are not supported"
+        )
+    kept = {key: value for key, value in stated.items() if key not in ("architectures", "auto_map", "dtype")}
+    kept["attention_bias"] = bool(stated.get(bias_key, stated.get("attention_bias", False)))
+    try:
+        config = LlamaConfig(**kept)
+    except Exception as error:  # config classes raise their own on values that do not fit together
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointUnsupported(f"{name}: its config.json describes no Llama layer: {reason}") from None
+    if config.num_hidden_layers < 1:
+        raise CheckpointUnsupported(
+            f"{name}: num_hidden_layers is {config.num_hidden_layers}, expected 1 or more"
+        )
+    return config
+
+
+def _layer_ids(config: Mapping[str, Any], name: str, target: DraftTarget) -> tuple[int, ...]:
+    nested = config.get("eagle_config")
+    stated = config.get(LAYER_IDS_KEY) or (nested.get(LAYER_IDS_KEY) if isinstance(nested, dict) else None)
+    if stated is None:
+        ids = default_layer_ids(target.layers)
+        if ids[-1] < 0 or len(set(ids)) != len(ids):
+            raise CheckpointUnsupported(
+                f"{name}: config.json names no {LAYER_IDS_KEY}, and the published choice for the {target.layers} "
+                f"layers of {target.name} would be {list(ids)}; expected three different layers: name them"
+            )
+        return ids
+    if (
+        not isinstance(stated, list)
+        or len(stated) != FEATURE_LAYERS
+        or not all(isinstance(i, int) and not isinstance(i, bool) for i in stated)
+    ):
+        raise CheckpointUnsupported(
+            f"{name}: {LAYER_IDS_KEY} is {stated}, expected {FEATURE_LAYERS} layer numbers"
+        )
+    for index in stated:
+        if not 0 <= index <= target.layers:
+            raise CheckpointUnsupported(
+                f"{name}: {LAYER_IDS_KEY} is {stated}, expected 0..{target.layers}: the target {target.name} has "
+                f"{target.layers} layers, so the draft is for another target"
+            )
+    return tuple(stated)
+
+
+def _size(config: Mapping[str, Any], key: str, name: str, default: int) -> int:
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CheckpointUnsupported(f"{name}: {key} is {value!r} in config.json, expected a number above 0")
+    return value
+
+
+def _refuse_unsupported(config: Mapping[str, Any], name: str) -> None:
+    for key, meaning in _UNSUPPORTED.items():
+        if config.get(key):
+            raise CheckpointUnsupported(
+                f"{name}: config.json asks for {meaning} ({key}), which is not supported; expected {key}: false or no "
+                "such key"
+            )
+
+
+def _refuse_kind(name: str, asked: str, found: str) -> None:
+    raise CheckpointUnsupported(
+        f"{name}: holds a draft of kind {found!r}, and the recipe says draft.kind {asked!r}; correct one of them"
+    )
