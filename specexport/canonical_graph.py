@@ -26,7 +26,10 @@ _LIBRARIES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 @dataclass(frozen=True)
 class CanonicalGraph:
-    """A traced graph on disk and what is known of the checkpoint it came from."""
+    """A traced graph on disk and what is known of the checkpoint it came from.
+
+    `hidden_size` is the width of its `hidden.N` outputs; None where it has none, for the reason in `no_hidden`.
+    """
 
     key: str
     directory: Path  # GRAPH_NAME and WEIGHTS_NAME
@@ -35,6 +38,8 @@ class CanonicalGraph:
     tokenizer: Path | None
     eos_token_ids: tuple[int, ...]
     rope: str | None
+    hidden_size: int | None = None
+    no_hidden: str | None = None
 
 
 def canonical_key(digest: str, *, precision: str, capacity: int, reference_tokens: int) -> str:
@@ -77,6 +82,7 @@ def _write_entry(checkpoint: Checkpoint, directory: Path, capacity: int, referen
             take_reference(checkpoint.model, vocab_size=checkpoint.vocab_size, tokens=tokens), directory
         )
         traced = trace_graph(checkpoint.model, layout, capacity=capacity, vocab_size=checkpoint.vocab_size)
+        stream = traced.stream
         save_graph(traced.model, directory)
     if checkpoint.tokenizer is not None:
         copytree(checkpoint.tokenizer, directory / TOKENIZER_DIRECTORY)
@@ -90,6 +96,8 @@ def _write_entry(checkpoint: Checkpoint, directory: Path, capacity: int, referen
         },
         "eos_token_ids": list(checkpoint.eos_token_ids),
         "rope": rope,
+        "hidden_size": None if isinstance(stream, str) else stream.hidden_size,
+        "no_hidden": stream if isinstance(stream, str) else None,
     }
     write_record(directory, record)
 
@@ -105,4 +113,6 @@ def _read_entry(place: Path, key: str) -> CanonicalGraph:
         tokenizer=tokenizer if tokenizer.is_dir() else None,
         eos_token_ids=tuple(record["eos_token_ids"]),
         rope=record["rope"],
+        hidden_size=record["hidden_size"],
+        no_hidden=record["no_hidden"],
     )

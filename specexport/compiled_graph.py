@@ -12,12 +12,12 @@ import onnx_ir as ir
 from specexport.canonical_graph import CanonicalGraph
 from specexport.digests import code_digest
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME, describe_graph, save_graph
-from specexport.graph_plan import GraphPlan
+from specexport.graph_plan import PLAIN, GraphPlan
 from specexport.parity import ParityReport, measure_parity
 from specexport.parity_reference import load_reference
 from specexport.passes import GraphPass, PassReport, run_passes
-from specexport.passes.fused_draft import FuseDraftSteps
 from specexport.passes.onnxruntime import onnxruntime_passes
+from specexport.passes.planned import plan_passes
 from specexport.passes.widen_bfloat16 import WidenBfloat16
 from specexport.quiet import quiet
 from specexport.recipe import Backend
@@ -36,7 +36,6 @@ from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile
 
 _MINIMUM_ONNXRUNTIME = "1.32.0"
 _LIBRARIES = ("transformers", "onnx-ir", "onnxscript", "onnxruntime")
-_PLAIN = GraphPlan()
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def compile_graph(
     *,
     profiles: tuple[Profile, ...],
     batch: int,
-    plan: GraphPlan = _PLAIN,
+    plan: GraphPlan = PLAIN,
     force: bool = False,
 ) -> CompiledGraph:
     """The variant of `canonical` that `plan` asks for, for `backend`; from the cache where nothing that shapes it
@@ -93,10 +92,9 @@ def compile_graph(
 
 
 def _passes(backend: Backend, batch: int, plan: GraphPlan) -> tuple[GraphPass, ...]:
-    fuse: tuple[GraphPass, ...] = (FuseDraftSteps(plan.fused_steps),) if plan.fused_steps else ()
     if isinstance(backend, TensorRTBackend):
-        return (*fuse, *tensorrt_passes(batch))
-    return (*fuse, *onnxruntime_passes(backend.provider))
+        return (*plan_passes(plan), *tensorrt_passes(batch))
+    return (*plan_passes(plan), *onnxruntime_passes(backend.provider, plan))
 
 
 def _describe_backend(backend: Backend, batch: int) -> list[str | int]:

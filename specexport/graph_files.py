@@ -83,11 +83,11 @@ def describe_graph(
     """The manifest entry of a saved graph; `file` is its path inside the bundle."""
     inputs = tuple(_describe_tensor(value) for value in model.graph.inputs)
     outputs = tuple(_describe_tensor(value) for value in model.graph.outputs)
-    written = {tensor.name for tensor in outputs}
+    taken = {tensor.name for tensor in inputs}
     aliases = tuple(
-        AliasPair(input=tensor.name, output=output)
-        for tensor in inputs
-        if (output := tensor.name.replace("past_", "present_", 1)) != tensor.name and output in written
+        AliasPair(input=past, output=tensor.name)
+        for tensor in outputs
+        if "present_" in tensor.name and (past := _past_of(tensor.name)) in taken
     )
     return GraphSpec(
         file=file,
@@ -102,6 +102,11 @@ def describe_graph(
         padded_vocab_size=facts.padded_vocab_size,
         engine=engine,
     )
+
+
+def _past_of(present: str) -> str:
+    """The cache that an output writes: present_key.N, and draft_present_key.N of a draft path, write past_key.N."""
+    return f"past_{present.partition('present_')[2]}"
 
 
 def _describe_tensor(value: ir.Value) -> TensorSpec:

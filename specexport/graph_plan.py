@@ -9,21 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-NORMED = "norm"
-"""The tap after the final norm."""
-
-
-def hidden_name(tap: int | str) -> str:
-    """The canonical output of a tap: "hidden.N" enters layer N, "hidden.norm" is what the LM head reads."""
-    return f"hidden.{tap}"
-
 
 @dataclass(frozen=True)
 class FeatureSpec:
     """What a draft reads of the target, as the one output `features` [B, W, F] float32.
 
-    `taps`: canonical outputs (`hidden_name`), concatenated in this order along the last axis. `projection`
-    [F, len(taps) * hidden]: multiplied onto them, in float32; None leaves them as they are.
+    `taps`: canonical outputs, concatenated in this order along the last axis: "hidden.N" enters layer N,
+    "hidden.norm" is what the LM head reads. `projection` [F, len(taps) * hidden] is multiplied onto them in the
+    precision of the graph; None leaves them as they are.
     """
 
     taps: tuple[str, ...]
@@ -72,3 +65,6 @@ class GraphPlan:
             "draft_layers": list(self.draft_layers),
             "kept_layers": list(self.kept_layers),
         }
+
+
+PLAIN = GraphPlan()

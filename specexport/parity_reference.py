@@ -3,7 +3,9 @@
 Taken once while the checkpoint is loaded for its export, so that no later stage needs the weights in PyTorch again.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,25 +14,33 @@ from numpy.typing import NDArray
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from specexport.export import find_residual_stream, watching
+
 REFERENCE_NAME = "reference.npz"
 _SEED = 20240601
 
 
 @dataclass(frozen=True)
 class ParityReference:
-    """`ids` [T]; `logits` [T, vocab] of real tokens; `keys` and `values` per layer [kv_heads, T, head_dim]."""
+    """`ids` [T]; `logits` [T, vocab] of real tokens; `keys` and `values` per layer [kv_heads, T, head_dim].
+
+    `hidden` is [T, hidden] by the name of the canonical output; empty where the layers could not be told.
+    """
 
     ids: NDArray[np.int64]
     logits: NDArray[np.float32]
     keys: tuple[NDArray[np.float32], ...]
     values: tuple[NDArray[np.float32], ...]
+    hidden: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 def take_reference(model: PreTrainedModel, *, vocab_size: int, tokens: int) -> ParityReference:
     """One forward pass over `tokens` random ids; sliding windows are applied by mask, so every row is kept."""
     ids = np.random.default_rng(_SEED).integers(0, vocab_size, tokens)
     cache = DynamicCache()
-    with torch.no_grad():
+    stream = find_residual_stream(model)
+    watched = nullcontext() if isinstance(stream, str) else watching(model, stream)
+    with watched as states, torch.no_grad():
         logits = model(input_ids=torch.from_numpy(ids)[None], past_key_values=cache, use_cache=True).logits
     layers = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
     return ParityReference(
@@ -38,6 +48,7 @@ def take_reference(model: PreTrainedModel, *, vocab_size: int, tokens: int) -> P
         logits[0, :, :vocab_size].float().numpy(),
         tuple(_rows(layer.keys) for layer in layers),
         tuple(_rows(layer.values) for layer in layers),
+        {name: _rows(state) for name, state in (states.by_name() if states is not None else {}).items()},
     )
 
 
@@ -51,6 +62,7 @@ def save_reference(reference: ParityReference, directory: Path) -> None:
     """Writes `REFERENCE_NAME` into `directory`."""
     rows = {f"key.{n}": key for n, key in enumerate(reference.keys)}
     rows |= {f"value.{n}": value for n, value in enumerate(reference.values)}
+    rows |= reference.hidden
     np.savez(
         directory / REFERENCE_NAME, allow_pickle=False, ids=reference.ids, logits=reference.logits, **rows
     )
@@ -65,4 +77,5 @@ def load_reference(directory: Path) -> ParityReference:
             file["logits"],
             tuple(file[f"key.{n}"] for n in range(layers)),
             tuple(file[f"value.{n}"] for n in range(layers)),
+            {name: file[name] for name in file.files if name.startswith("hidden.")},
         )

@@ -1,6 +1,17 @@
 """From a transformers checkpoint to the canonical ONNX graph."""
 
+from specexport.export.residual import ResidualStream, find_residual_stream, hidden_names, watching
 from specexport.export.support import CacheLayout, check_supported, freeze_rope
 from specexport.export.trace import TracedGraph, trace_graph
 
-__all__ = ["CacheLayout", "TracedGraph", "check_supported", "freeze_rope", "trace_graph"]
+__all__ = [
+    "CacheLayout",
+    "ResidualStream",
+    "TracedGraph",
+    "check_supported",
+    "find_residual_stream",
+    "freeze_rope",
+    "hidden_names",
+    "trace_graph",
+    "watching",
+]

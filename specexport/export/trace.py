@@ -1,8 +1,9 @@
-"""Traces a decoder into the canonical ONNX graph: window in, logits and the same KV memory out.
+"""Traces a decoder into the canonical ONNX graph: window in, logits, hidden states and the same KV memory out.
 
 Owns the names and symbolic shapes of the canonical graph. Knows nothing of backends: passes derive their variants.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -13,6 +14,7 @@ from transformers import PreTrainedModel
 from specexport.collection import without_collection
 from specexport.errors import CheckpointUnsupported
 from specexport.export.adapter import ScatterCache, WindowInputs, adapted, window_inputs
+from specexport.export.residual import ResidualStream, find_residual_stream, hidden_names, watching
 from specexport.export.rewrite_rules import forget_graph
 from specexport.export.support import CacheLayout
 from specexport.export.trace_errors import unsupported
@@ -23,21 +25,28 @@ _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS = 2, 5, 3
 
 @dataclass(frozen=True)
 class TracedGraph:
-    """A canonical graph and what its shapes mean."""
+    """A canonical graph and what its shapes mean.
+
+    `stream` is the reason where the layers of the model could not be told: the graph has no `hidden.*` outputs then.
+    """
 
     model: ir.Model
     layout: CacheLayout
     capacity: int
     vocab_size: int
     padded_vocab_size: int
+    stream: ResidualStream | str
 
 
 class _WindowForward(nn.Module):
     """The signature of the canonical graph (one flat list of KV tensors: key.0, value.0, key.1, ...)."""
 
-    def __init__(self, model: PreTrainedModel, capacity: int, vocab_size: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, stream: ResidualStream | None, capacity: int, vocab_size: int
+    ) -> None:
         super().__init__()
         self.model = model
+        self._stream = stream
         self._capacity = capacity
         self._vocab_size = vocab_size
 
@@ -51,9 +60,9 @@ class _WindowForward(nn.Module):
         past: list[Tensor],  # 2 x layers of [B, kv_heads, capacity, head_dim]
     ) -> tuple[Tensor, ...]:
         cache = ScatterCache(past[0::2], past[1::2], cache_length)
-        with window_inputs(
-            WindowInputs(position_ids, cache_length, window_mask, logits_rows, self._capacity)
-        ):
+        inputs = WindowInputs(position_ids, cache_length, window_mask, logits_rows, self._capacity)
+        watched = watching(self.model, self._stream) if self._stream is not None else nullcontext()
+        with window_inputs(inputs), watched as states:
             output = self.model(input_ids=input_ids, position_ids=position_ids, cache=cache, use_cache=True)
         logits = output.logits.float()  # [B, R, padded_vocab]
         top_ids = torch.argmax(logits[..., : self._vocab_size], dim=-1)
@@ -64,7 +73,8 @@ class _WindowForward(nn.Module):
                     f"layer {layer} never writes its KV cache; expected one write per layer"
                 )
             present.extend(pair)
-        return (logits, top_ids, *present)
+        hidden = states.by_name().values() if states is not None else ()  # [B, W, hidden] each
+        return (logits, top_ids, *present, *hidden)
 
 
 def trace_graph(
@@ -76,7 +86,9 @@ def trace_graph(
     the model does something the graph cannot carry.
     """
     names = [f"{kind}.{layer}" for layer in range(layout.layers) for kind in ("key", "value")]
-    wrapper = _WindowForward(model, capacity, vocab_size).eval()
+    stream = find_residual_stream(model)
+    known = None if isinstance(stream, str) else stream
+    wrapper = _WindowForward(model, known, capacity, vocab_size).eval()
     batch, width, rows = (torch.export.Dim(symbol) for symbol in ("B", "W", "R"))
     shapes = {
         "input_ids": {0: batch, 1: width},
@@ -95,7 +107,12 @@ def trace_graph(
                 opset_version=OPSET,
                 dynamic_shapes=shapes,
                 input_names=[*list(shapes)[:-1], *(f"past_{name}" for name in names)],
-                output_names=["logits", "top_ids", *(f"present_{name}" for name in names)],
+                output_names=[
+                    "logits",
+                    "top_ids",
+                    *(f"present_{name}" for name in names),
+                    *(hidden_names(layout.layers) if known is not None else ()),
+                ],
                 verbose=False,
             )
         except (
@@ -106,7 +123,7 @@ def trace_graph(
     assert program is not None, "torch.onnx.export returns None only when it writes a file"
     _require_symbolic(program.model.graph, model.config.model_type)
     padded = model.get_output_embeddings().weight.shape[0]
-    return TracedGraph(program.model, layout, capacity, vocab_size, int(padded))
+    return TracedGraph(program.model, layout, capacity, vocab_size, int(padded), stream)
 
 
 def _require_symbolic(graph: ir.Graph, model_type: str) -> None:

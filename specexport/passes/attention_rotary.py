@@ -1,6 +1,7 @@
 """`RotaryEmbedding` of query and key moves into `GroupQueryAttention`, which rotates by tables of [capacity, half].
 
-The kernel takes a row's position from the cache length, which is right for chain windows, the only ones it serves.
+The kernel takes a row's position from the cache length, which is right for chain windows; attention that serves trees
+(`TreeBias`) is given `position_ids`.
 """
 
 from dataclasses import dataclass, field
@@ -10,19 +11,23 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from specexport.passes import PassReport
-from specexport.passes.position_tables import tabulate
+from specexport.passes.position_tables import POSITIONS, tabulate
+from specexport.passes.tree_bias import BIAS
 
-_PAST_KEY, _COS, _SIN = 3, 7, 8
+_PAST_KEY, _COS, _SIN, _POSITIONS = 3, 7, 8, 9
 _HEAD_SIZE_UNIT = 16
 
 
 class RotateInAttention:
     name = "rotate-in-attention"
-    requires = "GroupQueryAttention over chain windows: row i at position cache_length + i"
-    ensures = "no RotaryEmbedding on query or key where it fired, and no use of position_ids for them"
+    requires = (
+        "GroupQueryAttention over chain windows (row i at position cache_length + i), or with a tree's bias"
+    )
+    ensures = "no RotaryEmbedding on query or key where it fired"
 
     def __call__(self, model: ir.Model) -> PassReport:
         tables = _Tables(model)
+        positions = next((value for value in model.graph.inputs if value.name == POSITIONS), None)
         changed, reasons = 0, []
         for node in list(model.graph):
             if node.op_type != "GroupQueryAttention" or node.domain != "com.microsoft":
@@ -30,6 +35,8 @@ class RotateInAttention:
             reason = _fold(node, tables)
             if reason is None:
                 changed += 1
+                if node.inputs[BIAS] is not None:
+                    node.replace_input_with(_POSITIONS, positions)
             else:
                 reasons.append(f"{node.name}: {reason}")
         return PassReport(

@@ -14,8 +14,11 @@ Attribute = int | float | Sequence[int]
 
 
 class Builder:
-    def __init__(self, graph: ir.Graph) -> None:
+    """`prefix` begins the name of every node, so that two builders of one graph do not meet."""
+
+    def __init__(self, graph: ir.Graph, prefix: str = "fused") -> None:
         self._graph = graph
+        self._prefix = prefix
         self._count = 0
 
     def add(
@@ -93,4 +96,4 @@ class Builder:
 
     def _name(self, op_type: str) -> str:
         self._count += 1
-        return f"fused_{op_type}_{self._count}"
+        return f"{self._prefix}_{op_type}_{self._count}"

@@ -26,7 +26,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 def parity_after(edit: Callable[[ir.Graph], None], found: Exported, directory: Path) -> ParityReport:
     """Parity of ONNX Runtime's variant after `edit`, driven as a build does it."""
-    model = ir.load(found.directory / ONNXRUNTIME / GRAPH_NAME)
+    model = ir.load(found.path(ONNXRUNTIME))
     edit(model.graph)
     save_graph(model, directory)
     layers = found.traced.layout.layers

@@ -1,24 +1,33 @@
-"""Traces each tiny model once per test session and saves its canonical graph and ONNX Runtime's variant."""
+"""Traces each tiny model once per test session and saves its canonical graph and ONNX Runtime's variants."""
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specexport.export import TracedGraph, check_supported, freeze_rope, trace_graph
 from specexport.graph_files import GRAPH_NAME, save_graph
-from specexport.passes import PassReport, run_passes
+from specexport.graph_plan import PLAIN, GraphPlan
+from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.onnxruntime import onnxruntime_passes
+from specexport.passes.planned import plan_passes
 from specexport.quiet import quiet
 from tests.specexport.export.architectures import EXPORTED, Architecture
 from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE, Graph, Reference, random_ids, run_eager
 
-CANONICAL, ONNXRUNTIME = "canonical", "onnxruntime"
+CANONICAL, ONNXRUNTIME, TREES = "canonical", "onnxruntime", "trees"
+PLANS = {ONNXRUNTIME: PLAIN, TREES: GraphPlan(trees=True)}
+
+
+def lowering(plan: GraphPlan = PLAIN) -> tuple[GraphPass, ...]:
+    """The passes of a build for ONNX Runtime."""
+    return (*plan_passes(plan), *onnxruntime_passes("cpu", plan))
 
 
 def random_model(model_type: str, sizes: Mapping[str, Any], seed: int = 0) -> PreTrainedModel:
@@ -40,17 +49,38 @@ def random_model(model_type: str, sizes: Mapping[str, Any], seed: int = 0) -> Pr
 
 @dataclass
 class Exported:
-    """A model and its two graphs on disk."""
+    """A model and its graphs on disk: the canonical one, and each variant once it is asked for."""
 
     architecture: Architecture
     model: PreTrainedModel
     rope: str | None
-    reports: tuple[PassReport, ...]
-    traced: TracedGraph  # its model is ONNX Runtime's variant by now
+    traced: TracedGraph  # its model is the canonical graph as saved
     directory: Path
+    _reports: dict[str, tuple[PassReport, ...]] = field(default_factory=dict)
 
     def graph(self, variant: str) -> Graph:
-        return Graph(self.directory / variant / GRAPH_NAME)
+        return Graph(self.path(variant))
+
+    def path(self, variant: str) -> Path:
+        """The ONNX file of a variant."""
+        if variant != CANONICAL and variant not in self._reports:
+            self._reports[variant] = self.lower(PLANS[variant], self.directory / variant)
+        return self.directory / variant / GRAPH_NAME
+
+    def lower(self, plan: GraphPlan, directory: Path) -> tuple[PassReport, ...]:
+        """Writes the variant that `plan` asks for into `directory`, which is made."""
+        model = ir.load(self.directory / CANONICAL / GRAPH_NAME)
+        with quiet():
+            reports = run_passes(model, lowering(plan))
+        directory.mkdir()
+        save_graph(model, directory)
+        return reports
+
+    @property
+    def reports(self) -> tuple[PassReport, ...]:
+        """What the passes of ONNX Runtime's plain variant did."""
+        self.path(ONNXRUNTIME)
+        return self._reports[ONNXRUNTIME]
 
     @cached_property
     def references(self) -> list[Reference]:
@@ -67,11 +97,8 @@ def export(architecture: Architecture, directory: Path, *, capacity: int = CAPAC
         traced = trace_graph(model, layout, capacity=capacity, vocab_size=VOCAB_SIZE)
         (directory / CANONICAL).mkdir(parents=True)
         save_graph(traced.model, directory / CANONICAL)
-        reports = run_passes(traced.model, onnxruntime_passes("cpu"))
-        (directory / ONNXRUNTIME).mkdir()
-        save_graph(traced.model, directory / ONNXRUNTIME)
     logging.disable(logging.NOTSET)
-    return Exported(architecture, model, rope, reports, traced, directory)
+    return Exported(architecture, model, rope, traced, directory)
 
 
 class ExportedArchitectures:

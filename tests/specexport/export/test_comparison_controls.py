@@ -44,7 +44,7 @@ def test_a_lost_attention_attribute_is_seen(
 
 def _edited(found: Exported, directory: Path, edit: object) -> Graph:
     """ONNX Runtime's variant with `edit` applied to every attention node."""
-    model = ir.load(found.directory / ONNXRUNTIME / GRAPH_NAME)
+    model = ir.load(found.path(ONNXRUNTIME))
     for node in model.graph:
         if node.op_type == "GroupQueryAttention":
             edit(node)  # type: ignore[operator]

@@ -50,7 +50,8 @@ def difference_from_paths(found: Exported, fill: int, step_mask_flip: tuple[int,
         step.mask[0][step_mask_flip] ^= True
     graph = found.graph(CANONICAL)
     cache = graph.empty_cache(1, POISON)
-    fill_cache(cache, [run_eager(found.model, prefix)], [fill])
+    if fill:
+        fill_cache(cache, [run_eager(found.model, prefix)], [fill])
     logits, _ = graph.run(step, cache)
     worst = 0.0
     for node, path in enumerate(paths()):

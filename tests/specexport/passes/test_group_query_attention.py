@@ -10,15 +10,14 @@ from specexport.export.adapter import WINDOW_PROPERTY
 from specexport.graph_files import GRAPH_NAME, save_graph
 from specexport.passes import PassReport, run_passes
 from specexport.passes.group_query_attention import GroupQueryAttention
-from specexport.passes.onnxruntime import onnxruntime_passes
 from tests.specexport.export.comparison import Graph, Shape, compare_chain
-from tests.specexport.export.exported import CANONICAL, ONNXRUNTIME, Exported, ExportedArchitectures
+from tests.specexport.export.exported import CANONICAL, ONNXRUNTIME, Exported, ExportedArchitectures, lowering
 
 SHAPE = Shape(fills=(20, 3), valid=(6, 2), width=6)
 
 
 def canonical(found: Exported) -> ir.Model:
-    return ir.load(found.directory / CANONICAL / GRAPH_NAME)
+    return ir.load(found.path(CANONICAL))
 
 
 def attention_nodes(model: ir.Model) -> list[ir.Node]:
@@ -30,7 +29,7 @@ def report_of(reports: tuple[PassReport, ...], name: str) -> PassReport:
 
 
 def test_no_cache_write_and_no_mask_remain(exported: ExportedArchitectures) -> None:
-    model = ir.load(exported["llama"].directory / ONNXRUNTIME / GRAPH_NAME)
+    model = ir.load(exported["llama"].path(ONNXRUNTIME))
     operators = Counter(node.op_type for node in model.graph)
     assert operators["GroupQueryAttention"] == 2
     assert operators["Attention"] == operators["TensorScatter"] == 0
@@ -40,7 +39,7 @@ def test_no_cache_write_and_no_mask_remain(exported: ExportedArchitectures) -> N
 
 def test_sliding_windows_are_per_layer(exported: ExportedArchitectures) -> None:
     """qwen2's first layer is full, its second one slides."""
-    model = ir.load(exported["qwen2"].directory / ONNXRUNTIME / GRAPH_NAME)
+    model = ir.load(exported["qwen2"].path(ONNXRUNTIME))
     windows = [
         node.attributes.get_int("local_window_size", -1)
         for node in model.graph
@@ -55,7 +54,7 @@ def test_a_graph_with_one_node_that_does_not_match_is_left_whole_and_right(
     found = exported["qwen2"]
     model = canonical(found)
     attention_nodes(model)[1].metadata_props.pop(WINDOW_PROPERTY)
-    reports = run_passes(model, onnxruntime_passes("cpu"))
+    reports = run_passes(model, lowering())
     report = report_of(reports, GroupQueryAttention.name)
     assert report.changed == 0
     assert f"carries no '{WINDOW_PROPERTY}'" in report.reasons[0]

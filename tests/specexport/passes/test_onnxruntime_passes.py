@@ -12,17 +12,16 @@ from specexport.graph_files import GRAPH_NAME, save_graph
 from specexport.passes import PassReport, run_passes
 from specexport.passes.attention_rotary import RotateInAttention
 from specexport.passes.flat_heads import FlattenHeads
-from specexport.passes.onnxruntime import onnxruntime_passes
 from specexport.passes.packed_attention import PackAttentionInputs
 from specexport.passes.unused_inputs import DropUnusedInputs
 from tests.specexport.export.comparison import Graph, Shape, chain_step, fill_cache
-from tests.specexport.export.exported import CANONICAL, ONNXRUNTIME, Exported, ExportedArchitectures
+from tests.specexport.export.exported import CANONICAL, ONNXRUNTIME, Exported, ExportedArchitectures, lowering
 
 SHAPE = Shape(fills=(20, 3), valid=(6, 2), width=6)
 
 
 def lowered(found: Exported) -> ir.Model:
-    return ir.load(found.directory / ONNXRUNTIME / GRAPH_NAME)
+    return ir.load(found.path(ONNXRUNTIME))
 
 
 def report_of(found: Exported, name: str) -> PassReport:
@@ -57,8 +56,8 @@ def test_rotating_inside_attention_changes_no_bit(exported: ExportedArchitecture
     logits = []
     folding = (RotateInAttention, PackAttentionInputs)
     for index, left_out in enumerate(((), folding)):
-        model = ir.load(found.directory / CANONICAL / GRAPH_NAME)
-        run_passes(model, [p for p in onnxruntime_passes("cpu") if not isinstance(p, left_out)])
+        model = ir.load(found.path(CANONICAL))
+        run_passes(model, [p for p in lowering() if not isinstance(p, left_out)])
         (tmp_path / str(index)).mkdir()
         save_graph(model, tmp_path / str(index))
         graph = Graph(tmp_path / str(index) / GRAPH_NAME)
@@ -88,10 +87,10 @@ def test_attention_that_is_not_rotated_inside_says_why(
 
 def test_a_rotary_table_that_depends_on_tokens_is_left_in_the_graph(exported: ExportedArchitectures) -> None:
     """Positions taken from the ids of the window: no table can hold that."""
-    model = ir.load(exported["llama"].directory / CANONICAL / GRAPH_NAME)
+    model = ir.load(exported["llama"].path(CANONICAL))
     inputs = {value.name: value for value in model.graph.inputs}
     inputs["position_ids"].replace_all_uses_with(inputs["input_ids"])
-    reports = run_passes(model, onnxruntime_passes("cpu"))
+    reports = run_passes(model, lowering())
     report = next(report for report in reports if report.name == RotateInAttention.name)
     assert report.changed == 0
     assert "depends on input_ids, not on positions alone" in report.reasons[0]
@@ -110,7 +109,7 @@ def test_a_tied_embedding_is_stored_once(
 ) -> None:
     found = exported[model_type]
     table = tuple(found.model.get_parameter_or_buffer("lm_head.weight").shape)
-    model = ir.load(found.directory / variant / GRAPH_NAME)
+    model = ir.load(found.path(variant))
     shapes = [
         tuple(value.const_value.shape) for value in model.graph.initializers.values() if value.const_value
     ]
@@ -144,8 +143,8 @@ def test_inputs_that_nothing_reads_are_dropped() -> None:
 
 def test_no_rewrite_rule_keeps_the_weights_of_a_graph(exported: ExportedArchitectures) -> None:
     """onnxscript's rules would hold the last graph until the end of the process."""
-    model = ir.load(exported["llama"].directory / CANONICAL / GRAPH_NAME)
-    run_passes(model, onnxruntime_passes("cpu"))
+    model = ir.load(exported["llama"].path(CANONICAL))
+    run_passes(model, lowering())
     weights = {id(value) for value in model.graph.initializers.values()}
     del model
     gc.collect()
