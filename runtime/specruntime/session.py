@@ -14,15 +14,16 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.accept import accept_greedy, accept_match, accept_rejection
-from specruntime.drafts import NOTHING, Draft, Proposal, Room
+from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.engine import Context
 from specruntime.errors import CapacityExceeded, EmptyPrompt, EngineFailed, InvalidArgument, WrongState
 from specruntime.guard import Guard, index, token_ids
+from specruntime.judgement import Outcome, judge, trials
 from specruntime.manifest import Manifest
 from specruntime.params import shown
 from specruntime.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
 from specruntime.statistics import Statistics
+from specruntime.telling import PromptTelling, kept_features
 from specruntime.windows import Feeder, Rows
 
 
@@ -137,23 +138,49 @@ class Session:
         """
         with self._guard.exclusive():
             sampler = self._require_answer()
+            prefill = self._length - self._cache_length > 1
             started = perf_counter()
             # A draft raises `InvalidArgument` between its engine calls, when its sampling finds every token banned.
             with self._guard.poisoned_by(BaseException, but=(InvalidArgument,)):
                 proposal = self._propose(sampler)
             drafted = perf_counter()
             with self._guard.poisoned_by(BaseException):
-                rows = self._verify(proposal)
-                verified = perf_counter()
+                rows, observing = self._verify(proposal)
+            verified = perf_counter()
             with self._guard.poisoned_by(EngineFailed):
-                emitted = self._accept(rows, proposal, sampler)
-                logprobs = self._logprobs(rows, emitted, sampler)
-                accepted = perf_counter()
-            prefill = self._commit(emitted, sampler)
-            self.stats.count_round(prefill=prefill, proposed=len(proposal.ids), accepted=len(emitted) - 1)
-            self.stats.count_seconds(started, drafted, verified, accepted, perf_counter(), prefill=prefill)
+                outcome = judge(
+                    proposal,
+                    self._feeder.top_ids(rows),
+                    lambda: self._feeder.logits(rows),
+                    sampler,
+                )
+                logprobs = self._logprobs(rows, outcome, sampler)
+            accepted = perf_counter()
+            draft_seconds, verify_seconds = drafted - started + observing, verified - drafted - observing
+            if not prefill:
+                with self._guard.poisoned_by(BaseException):
+                    observing = self._settle(rows, proposal, outcome, draft_seconds, verify_seconds)
+                draft_seconds += observing
+            self._commit(outcome.tokens, sampler)
+            self.stats.count_round(
+                prefill=prefill,
+                proposed=len(proposal.ids),
+                accepted=len(outcome.path),
+                trials=trials(proposal, outcome.path),
+            )
+            self.stats.count_seconds(
+                draft=draft_seconds,
+                verify=verify_seconds,
+                accept=accepted - verified,
+                whole=perf_counter() - started,
+                prefill=prefill,
+            )
             return Round(
-                tuple(emitted), len(proposal.ids), len(emitted) - 1, rows.window.profile.width, logprobs
+                tuple(outcome.tokens),
+                len(proposal.ids),
+                len(outcome.path),
+                rows.window.profile.width,
+                logprobs,
             )
 
     def rewind(self, length: int) -> None:
@@ -201,48 +228,68 @@ class Session:
             return NOTHING
         return self._draft.propose(self._tokens[: self._length], Room(depth, nodes), sampler)
 
-    def _verify(self, proposal: Proposal) -> Rows:
-        """Runs the target over what it has not seen; the rows judge each draft and the token after the last."""
+    def _verify(self, proposal: Proposal) -> tuple[Rows, float]:
+        """Runs the target over what it has not seen; the rows judge each draft and the token after the last.
+
+        Also the seconds that the draft took to be told of the prompt's windows.
+        """
         count, start = len(proposal.ids), self._cache_length
         if count == 0:
-            return self._feeder.feed(self._tokens[start : self._length], start)
+            ids = self._tokens[start : self._length]
+            if len(ids) == 1:
+                return self._feeder.feed(ids, start), 0.0
+            telling = PromptTelling(self._draft)
+            return self._feeder.feed(ids, start, telling), telling.seconds
         # The drafts wait behind the committed tokens; they count only once committed.
         end = self._length + count
         self._tokens[self._length : end] = proposal.ids
-        return self._feeder.judge(self._tokens[start:end], start)
+        return self._feeder.judge(self._tokens[start:end], start, proposal.parents), 0.0
 
-    def _accept(self, rows: Rows, proposal: Proposal, sampler: Sampler) -> list[int]:
-        """The tokens this round emits: the accepted drafts, then one of the target's own."""
-        if sampler.greedy_ids_suffice:
-            return accept_greedy(proposal.ids, self._feeder.top_ids(rows))
-        logits = self._feeder.logits(rows)
-        if proposal.probabilities is None:  # a deterministic draft: `match` is the rejection rule with q = 1
-            return accept_match(proposal.ids, lambda row, pending: sampler.sample(logits[row], pending))
-        return accept_rejection(
-            proposal.ids,
-            proposal.probabilities,
-            lambda row, pending: sampler.distribution(logits[row], pending),
-            sampler.stream(sampler.position, "accept"),
+    def _settle(
+        self,
+        rows: Rows,
+        proposal: Proposal,
+        outcome: Outcome,
+        draft_seconds: float,
+        verify_seconds: float,
+    ) -> float:
+        """Brings the accepted rows of a tree together in the cache and tells the draft; the seconds that took it."""
+        kept = len(outcome.path) + 1
+        places = np.array((0, *outcome.path), dtype=np.int64)
+        if places[-1] != kept - 1:
+            self._feeder.context.keep(self._cache_length, places)
+        started = perf_counter()
+        self._draft.observe(
+            Verdict(
+                start=self._cache_length,
+                features=kept_features(rows.window, places),
+                kept=kept,
+                proposal=proposal,
+                path=outcome.path,
+                width=rows.window.profile.width,
+                draft_seconds=draft_seconds,
+                verify_seconds=verify_seconds,
+            )
         )
+        return perf_counter() - started
 
-    def _logprobs(self, rows: Rows, emitted: list[int], sampler: Sampler) -> tuple[TokenLogprobs, ...] | None:
-        """Of each emitted token under the raw logits of its own row."""
+    def _logprobs(self, rows: Rows, outcome: Outcome, sampler: Sampler) -> tuple[TokenLogprobs, ...] | None:
+        """Of each emitted token under the raw logits of the row it follows."""
         top = sampler.params.logprobs
         if top is None:
             return None
         logits = self._feeder.logits(rows)
         return tuple(
-            token_logprobs(row, token, top, len(row)) for row, token in zip(logits, emitted, strict=False)
+            token_logprobs(logits[row], token, top, logits.shape[1])
+            for row, token in zip((0, *outcome.path), outcome.tokens, strict=True)
         )
 
-    def _commit(self, emitted: list[int], sampler: Sampler) -> bool:
-        """Moves the length; True when the round had fed a prompt. The last emitted token stays uncached."""
-        prefill = self._length - self._cache_length > 1
+    def _commit(self, emitted: list[int], sampler: Sampler) -> None:
+        """Moves the length. The last emitted token stays uncached."""
         end = self._length + len(emitted)
         self._tokens[self._length : end] = emitted
         self._cache_length, self._length = end - 1, end
         sampler.commit(emitted)
-        return prefill
 
     def _cut(self, length: int) -> None:
         self._sampler = None

@@ -3,7 +3,10 @@
 Owns numbers only. `tokens - discarded` is what was delivered; `acceptance_length` is measured, never a formula.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+Trial = tuple[int, int | None, bool]  # depth, rank where it is known, accepted
 
 
 @dataclass(slots=True)
@@ -37,9 +40,11 @@ class Statistics:
     tokens: int = 0  # emitted by rounds
     discarded: int = 0  # emitted, then cut off by `rewind` (a stop inside an accepted run)
     proposed: int = 0  # drafted tokens put into a window
-    evaluated: int = 0  # ... of which the target judged: up to and including the first refused one
+    evaluated: int = 0  # ... of which the target judged: the children of row 0 and of each accepted draft
     accepted: int = 0  # ... of which the target agreed with
-    accepted_at: list[int] = field(default_factory=list)  # rounds that accepted the draft at this depth
+    accepted_at: list[int] = field(default_factory=list)  # rounds that accepted a draft at this depth
+    rank_trials: list[list[int]] = field(default_factory=list)  # drafts judged, by depth and rank
+    rank_hits: list[list[int]] = field(default_factory=list)  # ... of which the target agreed with
     prefill_seconds: float = 0.0  # whole prefill rounds
     draft_seconds: float = 0.0  # in the draft, its engine calls included
     verify_seconds: float = 0.0  # feeding the target's windows, engine calls included
@@ -63,30 +68,34 @@ class Statistics:
         """Share of rounds that accepted the draft at depth 0, 1, ...; their sum is `acceptance_length - 1`."""
         return tuple(count / self.rounds for count in self.accepted_at)
 
-    def count_round(self, *, prefill: bool, proposed: int, accepted: int) -> None:
-        """Books one committed round of `accepted + 1` tokens."""
+    def count_round(self, *, prefill: bool, proposed: int, accepted: int, trials: Iterable[Trial]) -> None:
+        """Books one committed round of `accepted + 1` tokens and what became of each draft that was judged."""
         if prefill:
             self.prefills += 1
         else:
             self.rounds += 1
         self.tokens += accepted + 1
         self.proposed += proposed
-        self.evaluated += min(accepted + 1, proposed)
         self.accepted += accepted
+        for depth, rank, hit in trials:
+            self.evaluated += 1
+            if rank is not None:
+                _count(self.rank_trials, depth, rank, 1)
+                _count(self.rank_hits, depth, rank, int(hit))
         self.accepted_at.extend([0] * (accepted - len(self.accepted_at)))
         for depth in range(accepted):
             self.accepted_at[depth] += 1
 
     def count_seconds(
-        self, started: float, drafted: float, verified: float, accepted: float, ended: float, *, prefill: bool
+        self, *, draft: float, verify: float, accept: float, whole: float, prefill: bool
     ) -> None:
-        """Books the phases of one round from the clock readings between them."""
-        self.draft_seconds += drafted - started
-        self.verify_seconds += verified - drafted
-        self.accept_seconds += accepted - verified
-        self.round_seconds += ended - started
+        """Books the phases of one round."""
+        self.draft_seconds += draft
+        self.verify_seconds += verify
+        self.accept_seconds += accept
+        self.round_seconds += whole
         if prefill:
-            self.prefill_seconds += ended - started
+            self.prefill_seconds += whole
 
     def as_dict(self) -> dict[str, object]:
         """JSON-ready: counters, milliseconds by phase, engine calls by profile."""
@@ -100,6 +109,8 @@ class Statistics:
             "accepted": self.accepted,
             "acceptance_length": self.acceptance_length,
             "acceptance_by_position": list(self.acceptance_by_position),
+            "rank_trials": [list(ranks) for ranks in self.rank_trials],
+            "rank_hits": [list(ranks) for ranks in self.rank_hits],
             "prefill_ms": 1e3 * self.prefill_seconds,
             "draft_ms": 1e3 * self.draft_seconds,
             "verify_ms": 1e3 * self.verify_seconds,
@@ -112,3 +123,12 @@ class Statistics:
             "draft_calls": dict(self.draft.calls),
             "graph_replays": {"target": dict(self.target.replays), "draft": dict(self.draft.replays)},
         }
+
+
+def _count(table: list[list[int]], depth: int, rank: int, amount: int) -> None:
+    """Adds to table[depth][rank], which grows as far as needed."""
+    while len(table) <= depth:
+        table.append([])
+    row = table[depth]
+    row.extend([0] * (rank + 1 - len(row)))
+    row[rank] += amount
