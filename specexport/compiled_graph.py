@@ -2,10 +2,12 @@
 
 import gc
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -31,11 +33,14 @@ from specexport.sources.cache import (
 )
 from specexport.tensorrt.lowering import tensorrt_passes
 from specexport.tensorrt.options import TensorRTBackend
+from specruntime.engine import Context
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile
 
 _MINIMUM_ONNXRUNTIME = "1.32.0"
 _LIBRARIES = ("transformers", "onnx-ir", "onnxscript", "onnxruntime")
+
+Report = TypeVar("Report")
 
 
 @dataclass(frozen=True)
@@ -147,11 +152,21 @@ def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
 
 
 def _run_parity(graph: CompiledGraph) -> ParityReport:
-    """A bfloat16 graph is compared as its float32 twin: ONNX Runtime has few bfloat16 kernels on the CPU."""
-    if all(tensor.dtype != "bfloat16" for tensor in graph.spec.inputs):
-        return _measure(graph, graph.spec, graph.directory)
+    reference = load_reference(graph.canonical.directory)
+    report, widened = measure_on_host(graph, lambda context: measure_parity(context, reference))
+    return replace(report, widened=widened)
+
+
+def measure_on_host(graph: CompiledGraph, measure: Callable[[Context], Report]) -> tuple[Report, bool]:
+    """What `measure` finds of the graph on this machine's CPU, and whether its float32 twin stood in for it.
+
+    It does for bfloat16: ONNX Runtime has few bfloat16 kernels on the CPU.
+    """
+    spec = graph.spec
+    if all(tensor.dtype != "bfloat16" for tensor in (*spec.inputs, *spec.outputs)):
+        return _measure(spec, graph.directory, measure), False
     with TemporaryDirectory() as name:
-        return replace(_measure(graph, _widen_into(Path(name), graph), Path(name)), widened=True)
+        return _measure(_widen_into(Path(name), graph), Path(name), measure), True
 
 
 def _widen_into(directory: Path, graph: CompiledGraph) -> GraphSpec:
@@ -170,12 +185,12 @@ def _widen_into(directory: Path, graph: CompiledGraph) -> GraphSpec:
     )
 
 
-def _measure(graph: CompiledGraph, spec: GraphSpec, directory: Path) -> ParityReport:
+def _measure(spec: GraphSpec, directory: Path, measure: Callable[[Context], Report]) -> Report:
     engine = open_engine(spec.model_copy(update={"batch": 1}), directory, EngineOptions(provider="cpu"))
     try:
         context = engine.new_context()
         try:
-            return measure_parity(context, load_reference(graph.canonical.directory))
+            return measure(context)
         finally:
             context.close()
     finally:

@@ -82,7 +82,7 @@ def _measure_cache(model: PreTrainedModel) -> CacheLayout:
     return CacheLayout(len(shapes), tuple(s[0] for s in shapes), tuple(s[1] for s in shapes))
 
 
-def freeze_rope(model: PreTrainedModel, capacity: int) -> str | None:
+def freeze_rope(model: torch.nn.Module, capacity: int) -> str | None:
     """Fixes length-dependent rotary factors for `capacity`, in place.
 
     Returns what was chosen, in words, or None where nothing depends on length.
