@@ -85,7 +85,8 @@ class ScriptedContext:
         self.kept: list[tuple[int, list[int]]] = []  # calls of `keep`
         self.closed = False
         self._cache = np.zeros((1, 1, spec.capacity, 2), dtype=np.float32)
-        self._windows = {profile.name: _window(profile) for profile in spec.profiles}
+        told = any(tensor.name == "features" for tensor in spec.outputs)
+        self._windows = {profile.name: _window(profile, told) for profile in spec.profiles}
         self._logits = {
             p.name: np.zeros((1, p.rows, spec.padded_vocab_size), np.float32) for p in spec.profiles
         }
@@ -108,6 +109,7 @@ class ScriptedContext:
             raise EngineFailed("scripted failure")
         assert window.window_mask is not None and window.query_lengths is not None
         self.valid.append(int(window.query_lengths[0]))
+        self._tell(window, start, rows)
         for index, node in enumerate(window.logits_rows[0]):
             logits = self._logits[window.profile.name][0, index]
             logits.fill(np.nan)
@@ -118,6 +120,14 @@ class ScriptedContext:
                 logits[: self.spec.vocab_size] = self.language.logits(seen)
                 logits[self.spec.vocab_size :] = 1e9  # never emitted
                 window.top_ids[0, index] = np.argmax(logits[: self.spec.vocab_size])
+
+    def _tell(self, window: Window, start: int, rows: NDArray[np.float32]) -> None:
+        if window.features is None or window.window_mask is None or window.query_lengths is None:
+            return
+        window.features.fill(np.nan)
+        for node in range(int(window.query_lengths[0])):
+            visible = np.flatnonzero(window.window_mask[0, node]) + start
+            window.features[0, node] = features_of(rows[np.concatenate((np.arange(start), visible))])
 
     def logits(self, window: Window) -> NDArray[np.float32]:
         return self._logits[window.profile.name]
@@ -145,7 +155,12 @@ class ScriptedContext:
         self._cache[0, 0, start:] = value
 
 
-def _window(profile: Profile) -> Window:
+def features_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[3] what a row is told apart by: how many rows it sees, their ids weighed by position, its own id."""
+    return np.array([len(rows), rows[:, 0] @ (rows[:, 1] + 1), rows[-1, 0]], dtype=np.float32)
+
+
+def _window(profile: Profile, told: bool) -> Window:
     width, rows = profile.width, profile.rows
     return Window(
         profile=profile,
@@ -156,6 +171,7 @@ def _window(profile: Profile) -> Window:
         window_mask=np.zeros((1, width, width), np.bool_),
         query_lengths=np.zeros(1, np.int32),
         top_ids=np.zeros((1, rows), np.int64),
+        features=np.zeros((1, width, 3), np.float32) if told else None,
     )
 
 
@@ -180,13 +196,19 @@ def graph_spec(
     )
 
 
-def target_spec(*, verify: Sequence[int] = (5,), prefill: int = 8, capacity: int = 64) -> GraphSpec:
+def target_spec(
+    *, verify: Sequence[int] = (5,), prefill: int = 8, capacity: int = 64, features: bool = False
+) -> GraphSpec:
     widths = [
         ("step", 1, 1),
         *((f"verify_{width}", width, width) for width in verify),
         ("prefill", prefill, 1),
     ]
-    return graph_spec(widths, capacity=capacity)
+    spec = graph_spec(widths, capacity=capacity)
+    if not features:
+        return spec
+    told = TensorSpec(name="features", dtype="float32", shape=("B", "W", 3))
+    return spec.model_copy(update={"outputs": (*spec.outputs, told)})
 
 
 def draft_spec(*, prefill: int = 8, capacity: int = 64) -> GraphSpec:
