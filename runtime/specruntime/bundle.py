@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from specruntime.bundle_files import REBUILD, check_files, read_regular
 from specruntime.closed_schema import describe_problem, shorten
 from specruntime.drafts import Draft, new_draft
+from specruntime.drafts.adaptive_setup import adaptive_draft
 from specruntime.engine import Engine
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.errors import BundleInvalid, BundleTooNew, WrongState
@@ -85,12 +86,17 @@ class LoadedBundle:
         return None if spec is None else TextCodec.open(self.root, spec)
 
     def new_session(
-        self, speculate: bool = True, *, adapt: Callable[[Draft], Draft] = lambda draft: draft
+        self,
+        speculate: bool = True,
+        *,
+        dynamic: bool = True,
+        adapt: Callable[[Draft], Draft] = lambda draft: draft,
     ) -> Session:
         """A session with its own buffers; `speculate=False` decodes plainly on the same engine.
 
-        `adapt` may wrap the draft the session would use; the session closes what it returns. Raises `WrongState` on
-        a closed bundle, `OutOfMemory` when the buffers do not fit.
+        `dynamic=False` drafts at the full length each round where the bundle has a dynamic one. `adapt` may wrap the
+        draft the session would use; the session closes what it returns. Raises `WrongState` on a closed bundle,
+        `OutOfMemory` when the buffers do not fit.
         """
         if self._closed:
             raise WrongState("the bundle is closed; open it again")
@@ -102,6 +108,8 @@ class LoadedBundle:
                 assert self._draft is not None, "open_bundle opens the graph of every draft that has one"
                 draft_context = self._draft.new_context()
             draft = new_draft(spec, draft_context, self.manifest.target.vocab_size, target=target)
+            if speculate and dynamic and self.manifest.adaptive is not None:
+                draft = adaptive_draft(draft, self.manifest)
             session = Session(target, adapt(draft), manifest=self.manifest)
         except BaseException:
             target.close()

@@ -213,9 +213,26 @@ def _width_key(draft: DraftingSpec) -> str:
     return "draft.k" if tree is None else "the number of nodes of draft.tree"
 
 
+def _check_lookup(lookup: NgramDraft, target: GraphSpec, draft: DraftSpec) -> None:
+    if isinstance(draft, NgramDraft):
+        refuse(
+            "adaptive.lookup is given beside a draft of kind ngram, which is prompt lookup; expected one of them"
+        )
+    if lookup.min_n > lookup.max_n:
+        refuse(f"adaptive.lookup.min_n is {lookup.min_n}, above adaptive.lookup.max_n {lookup.max_n}")
+    judged = max(profile.rows for profile in target.profiles if profile.computes("top_ids"))
+    if lookup.k + 1 > judged:
+        refuse(
+            f"adaptive.lookup.k is {lookup.k}, but the widest target profile judges {judged} rows, and "
+            f"{lookup.k + 1} are needed"
+        )
+
+
 def _check_adaptive(adaptive: AdaptiveSpec, target: GraphSpec, draft: DraftSpec) -> None:
     if isinstance(draft, NoneDraft):
         refuse("adaptive is given with a draft of kind none, expected a draft whose length can follow it")
+    if adaptive.lookup is not None:
+        _check_lookup(adaptive.lookup, target, draft)
     graph = draft_graph(draft)
     own = isinstance(draft, LayerSkipDraft) and graph is None
     for key, times, profiles in (

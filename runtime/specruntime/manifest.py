@@ -77,10 +77,14 @@ StepTimes = Annotated[dict[str, Milliseconds], Field(max_length=MAX_PROFILES)]
 
 
 class AdaptiveSpec(Closed):
-    """The draft's length follows acceptance and these step times, measured on the build host, by profile name."""
+    """The draft's length follows acceptance and these step times, measured on the build host, by profile name.
+
+    With `lookup` prompt lookup drafts wherever that promises more than the bundle's own draft.
+    """
 
     step_ms: StepTimes  # of the target
     draft_ms: StepTimes
+    lookup: NgramDraft | None = None
 
 
 class TokenizerSpec(Closed):

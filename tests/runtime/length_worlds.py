@@ -110,12 +110,12 @@ def decode(
 def trained(draft: ScriptedDraft) -> Arm:
     """The arm of a draft that takes time."""
     sizes = range(1, draft.k + 1)
-    return Arm(draft, Acceptance(sizes, [0.6] * draft.k), StepTimes({n: 1e-3 * draft.ms * n for n in sizes}))
+    return Arm(draft, Acceptance(draft.k, 0.6), StepTimes({n: 1e-3 * draft.ms * n for n in sizes}))
 
 
 def lookup(draft: ScriptedDraft) -> Arm:
     """The arm of a draft that proposes for nothing."""
-    return Arm(draft, Acceptance(range(1, draft.k + 1), [0.5] * draft.k, memory=8.0), None)
+    return Arm(draft, Acceptance(draft.k, memory=8.0), None)
 
 
 def adaptive(machine: Machine, *arms: Arm) -> AdaptiveDraft:

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from specruntime.drafts.lengths import Acceptance, Credit, StepTimes, plans
+from specruntime.drafts.lengths import Acceptance, Credit, StepTimes, TreeAcceptance, plans
 
 
 @pytest.mark.parametrize(("rate", "k", "tokens"), [(0.7, 4, 2.773), (0.8, 4, 3.362), (0.9, 7, 5.695)])
 def test_expected_tokens_are_those_of_law_3(rate: float, k: int, tokens: float) -> None:
-    assert 1 + Acceptance(range(1, k + 1), [rate] * k).expected()[-1] == pytest.approx(tokens, abs=5e-4)
+    assert 1 + Acceptance(k, rate).expected()[-1] == pytest.approx(tokens, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_expected_tokens_are_those_of_law_3(rate: float, k: int, tokens: float) 
 def test_the_fastest_plan_is_that_of_law_4(rate: float, cost: float, k: int, speed_up: float) -> None:
     sizes = range(1, 16)
     flat = StepTimes({1: 1.0, 16: 1.0})
-    found = plans(Acceptance(sizes, [rate] * 15), StepTimes({n: cost * n for n in sizes}), flat, 15)
+    found = plans(Acceptance(15, rate), StepTimes({n: cost * n for n in sizes}), flat, 15)
     best = max(found, key=lambda plan: plan.speed)
     assert best.size == k and best.speed == pytest.approx(speed_up, abs=5e-3)
     assert best.loss == pytest.approx(k * cost)
@@ -25,14 +25,14 @@ def test_the_fastest_plan_is_that_of_law_4(rate: float, cost: float, k: int, spe
 
 def test_a_plan_is_judged_in_the_narrowest_window_that_holds_it() -> None:
     verify = StepTimes({1: 1.0, 3: 1.2, 5: 2.0})
-    found = plans(Acceptance(range(1, 9), [1.0] * 8), None, verify, 8)
+    found = plans(Acceptance(8, 1.0), None, verify, 8)
     assert [plan.size for plan in found] == [1, 2, 3, 4]
     assert [plan.loss for plan in found] == pytest.approx([0.2, 0.2, 1.0, 1.0])
-    assert [plan.size for plan in plans(Acceptance([1, 2], [1.0, 1.0]), None, verify, 1)] == [1]
+    assert [plan.size for plan in plans(Acceptance(2, 1.0), None, verify, 1)] == [1]
 
 
 def test_rates_are_learned_by_position_and_carry_on_to_lengths_not_drafted() -> None:
-    chance, acceptance = np.random.default_rng(0), Acceptance(range(1, 5), [0.5] * 4)
+    chance, acceptance = np.random.default_rng(0), Acceptance(4)
     for _ in range(400):
         agreed = int(np.cumprod(chance.random(2) < (0.9, 0.3)).sum())
         acceptance.observe(2, range(1, agreed + 1))
@@ -45,7 +45,7 @@ def test_rates_are_learned_by_position_and_carry_on_to_lengths_not_drafted() -> 
 
 
 def test_old_rounds_fade() -> None:
-    acceptance = Acceptance([1], [0.5])
+    acceptance = Acceptance(1)
     for _ in range(100):
         acceptance.observe(1, [1])
     for _ in range(24):
@@ -55,14 +55,19 @@ def test_old_rounds_fade() -> None:
     assert acceptance.expected()[0] == pytest.approx((0.37 + 0.5) / 2, abs=0.03)
 
 
-def test_a_tree_is_worth_what_the_rows_of_each_size_caught() -> None:
-    acceptance = Acceptance([4, 15], [1.0, 0.5], weight=1e-9)
-    for path in ([1, 5, 9], [2, 6], [], [3, 4, 12]):
+def test_what_one_size_of_a_tree_reached_is_expected_of_the_others() -> None:
+    acceptance = TreeAcceptance([4, 15], [1.0, 1.6])
+    assert acceptance.expected() == [1.0, 1.6]
+    for path in ([1, 5, 9], [2, 6], [3, 4, 12]) * 20:
         acceptance.observe(15, path)
     four, fifteen = acceptance.expected()
-    assert four == pytest.approx(1.0, abs=0.25) and fifteen > four
-    acceptance.observe(4, [])
-    assert acceptance.expected()[0] < four
+    assert fifteen == pytest.approx(8 / 3, abs=0.15) and four == pytest.approx(fifteen / 1.6)
+    for _ in range(24):
+        acceptance.observe(3, [])
+    assert acceptance.expected()[0] < 0.75 * four
+    acceptance.begin_text()
+    acceptance.observe(40, [])  # larger than any size: not of this tree
+    assert acceptance.expected()[0] == pytest.approx((1 + 0.36 * four) / 2, abs=0.1)
 
 
 def test_times_of_another_machine_carry_over_to_widths_not_measured() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.drafts.lengths import Acceptance, Credit, Plan, StepTimes, plans
+from specruntime.drafts.lengths import Acceptance, Credit, Plan, StepTimes, TreeAcceptance, plans
 from specruntime.sampling import Sampler
 from specruntime.statistics import EngineTally
 
@@ -34,9 +34,8 @@ class Arm:
     """One draft with what is known of it."""
 
     draft: Draft
-    acceptance: Acceptance
+    acceptance: Acceptance | TreeAcceptance
     times: StepTimes | None  # seconds of drafting by size; None: next to nothing
-    chain: bool = True
     catch_up: float = 0.0  # seconds for each token it has not read
     read: int = 0  # tokens it had read when it last proposed
     behind: int = 0  # tokens it read for its last proposal
@@ -45,7 +44,7 @@ class Arm:
     awaited: tuple[int, NDArray[np.int64]] | None = None  # a free proposal and where it began, to be compared
 
     def limit(self, room: Room) -> int:
-        return min(room.depth, room.nodes) if self.chain else room.nodes
+        return room.nodes if isinstance(self.acceptance, TreeAcceptance) else min(room.depth, room.nodes)
 
     def begin_text(self) -> None:
         self.acceptance.begin_text()
@@ -117,7 +116,7 @@ class AdaptiveDraft:
         self._proposer: Draft | None = None  # whose proposal is judged
         self._begun = False  # whether the rounds of this text have begun
         self._prompt = 0  # tokens of the prompt
-        self._since_plain = 0  # rounds
+        self._rounds = self._plain_round = 0  # rounds so far, and the last of them that was plain
 
     @property
     def tally(self) -> EngineTally:
@@ -139,6 +138,7 @@ class AdaptiveDraft:
         ]
         chosen = self._choose(offers)
         if chosen is None:
+            self._plain_round = self._rounds
             return NOTHING
         proposal = self._draft(chosen, tokens, room, sampler)
         self._asked, self._proposer = chosen, chosen.arm.draft
@@ -154,7 +154,6 @@ class AdaptiveDraft:
         elif self._asked is None:
             if verdict.width == 1:
                 self._verify.observe(1, verdict.verify_seconds)
-                self._since_plain = 0
         else:
             self._learn(self._asked, verdict, len(verdict.proposal.ids))
         self.credit.earn(verdict.draft_seconds + verdict.verify_seconds, plain)
@@ -217,8 +216,8 @@ class AdaptiveDraft:
 
     def _choose(self, offers: Sequence[_Offer]) -> _Offer | None:
         """The fastest of those that pay; else a probe. None is a plain round, and one is due now and then."""
-        self._since_plain += 1
-        if self._verify.count(1) < _PLAIN_FIRST or self._since_plain > _PLAIN_EVERY:
+        self._rounds += 1
+        if self._rounds <= _PLAIN_FIRST or self._rounds - self._plain_round > _PLAIN_EVERY:
             return None
         paying = [offer for offer in offers if not offer.probe]
         return max(paying, key=lambda offer: offer.speed) if paying else next(iter(offers), None)

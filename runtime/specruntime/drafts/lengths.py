@@ -1,7 +1,8 @@
 """How many tokens are worth drafting: estimates of acceptance and time, and the speed that follows from them.
 
 Pure: fed with what rounds did and how long they took, it reads no clock and no tokens. A *size* is a number of drafted
-nodes that a draft may be asked for; a chain has every length, a tree those that fill a window. Times are seconds.
+tokens that a draft may be asked for: any length of a chain, of a tree the node counts that fill a window. Times are
+seconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,49 +67,71 @@ class StepTimes:
 
 
 class Acceptance:
-    """Expected accepted drafts by size, from what recent rounds accepted.
+    """Expected accepted drafts by length of a chain, from the conditional rate of each position in recent rounds.
 
-    Nodes between two sizes form a segment. `ratio[j]` is the accepted nodes of segment j for each of segment j - 1 (one
-    for each round, of the first): for a chain the conditional rate of its position, as law 3 has it. Rounds that
-    drafted less than a segment say nothing of it, and what is known of the shorter ones carries on to the longer.
+    Rounds that drafted less than a position say nothing of it, and what is known of the earlier ones carries on.
     """
 
-    def __init__(
-        self, sizes: Sequence[int], prior: Sequence[float], *, weight: float = 2.0, memory: float = 24.0
-    ) -> None:
-        """`prior` are ratios, worth `weight` judged drafts each; older ones than the last `memory` fade."""
-        assert len(sizes) == len(prior) and list(sizes) == sorted(set(sizes)), "sizes ascend, one prior each"
-        self.sizes = tuple(sizes)
-        self._prior, self._weight, self._memory = tuple(prior), weight, memory
-        self._hits = [weight * ratio for ratio in prior]
-        self._trials = [weight] * len(prior)
+    def __init__(self, k: int, prior: float = 0.5, *, weight: float = 2.0, memory: float = 24.0) -> None:
+        """`prior`: the rate of each position, worth `weight` judged drafts; older ones than the last `memory` fade."""
+        self.sizes = tuple(range(1, k + 1))
+        self._prior, self._weight, self._memory = prior, weight, memory
+        self._hits, self._trials = [weight * prior] * k, [weight] * k
 
     def observe(self, proposed: int, path: Sequence[int]) -> None:
-        """`path`: accepted window rows 1.., ascending, of `proposed` nodes."""
-        trials, first = 1, 1
-        for segment, size in enumerate(self.sizes):
-            if size > proposed or trials == 0:
-                return
-            hits = sum(first <= row <= size for row in path)
-            kept = 1 - min(trials / self._memory, 0.5)
-            self._hits[segment] = kept * self._hits[segment] + hits
-            self._trials[segment] = kept * self._trials[segment] + trials
-            trials, first = hits, size + 1
+        """`path`: the accepted ones of `proposed` drafts."""
+        kept = 1 - 1 / self._memory
+        for position in range(min(proposed, len(path) + 1, len(self.sizes))):
+            self._hits[position] = kept * self._hits[position] + (position < len(path))
+            self._trials[position] = kept * self._trials[position] + 1
 
     def expected(self) -> list[float]:
-        """Accepted drafts of a round, for each size."""
-        gain, total, gains = 1.0, 0.0, []
+        """Accepted drafts of a round, for each length (law 3)."""
+        reached, total, gains = 1.0, 0.0, []
         for hits, trials in zip(self._hits, self._trials, strict=True):
-            gain *= hits / trials
-            total += gain
+            reached *= hits / trials
+            total += reached
             gains.append(total)
         return gains
 
     def begin_text(self) -> None:
         """Another text: what was learned is half believed, and weighs no more than the prior did."""
-        for segment, prior in enumerate(self._prior):
-            ratio = (self._hits[segment] / self._trials[segment] + prior) / 2
-            self._hits[segment], self._trials[segment] = self._weight * ratio, self._weight
+        for position, (hits, trials) in enumerate(zip(self._hits, self._trials, strict=True)):
+            self._hits[position] = self._weight * (hits / trials + self._prior) / 2
+            self._trials[position] = self._weight
+
+
+class TreeAcceptance:
+    """Expected accepted drafts by size, for trees: sizes are whole shapes, and a smaller one is no part of a larger.
+
+    Every size has a prior, and how far rounds reached beyond or below the prior of theirs is taken to hold for all.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], prior: Sequence[float], *, weight: float = 2.0, memory: float = 24.0
+    ) -> None:
+        """`prior` are accepted drafts of a round by size, worth `weight` rounds; older than `memory` rounds fade."""
+        assert len(sizes) == len(prior) and list(sizes) == sorted(set(sizes)), "sizes ascend, one prior each"
+        self.sizes = tuple(sizes)
+        self._prior, self._weight, self._memory = tuple(prior), weight, memory
+        self._reached, self._expected = weight, weight
+
+    def observe(self, proposed: int, path: Sequence[int]) -> None:
+        """`path`: accepted window rows of `proposed` nodes; a tree cut to a room counts as the next larger size."""
+        prior = next((p for size, p in zip(self.sizes, self._prior, strict=True) if size >= proposed), None)
+        if prior is not None:
+            kept = 1 - 1 / self._memory
+            self._reached = kept * self._reached + len(path) / prior
+            self._expected = kept * self._expected + 1
+
+    def expected(self) -> list[float]:
+        """Accepted drafts of a round, for each size."""
+        return [prior * self._reached / self._expected for prior in self._prior]
+
+    def begin_text(self) -> None:
+        """Another text: what was learned is half believed, and weighs no more than the prior did."""
+        self._reached = self._weight * (self._reached / self._expected + 1) / 2
+        self._expected = self._weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +143,9 @@ class Plan:
     loss: float
 
 
-def plans(acceptance: Acceptance, draft: StepTimes | None, verify: StepTimes, limit: int) -> list[Plan]:
+def plans(
+    acceptance: Acceptance | TreeAcceptance, draft: StepTimes | None, verify: StepTimes, limit: int
+) -> list[Plan]:
     """For each size up to `limit`: expected tokens over expected time (law 4), times taken by size and by width.
 
     `draft` None: drafting is done or costs nothing. A size is judged in the narrowest window that `verify` knows to
