@@ -162,9 +162,9 @@ def measure_on_host(graph: CompiledGraph, measure: Callable[[Context], Report]) 
 
     It does for bfloat16: ONNX Runtime has few bfloat16 kernels on the CPU.
     """
-    spec = graph.spec
-    if all(tensor.dtype != "bfloat16" for tensor in (*spec.inputs, *spec.outputs)):
-        return _measure(spec, graph.directory, measure), False
+    weights = ir.load(graph.directory / GRAPH_NAME).graph.initializers.values()
+    if all(weight.dtype != ir.DataType.BFLOAT16 for weight in weights):
+        return _measure(graph.spec, graph.directory, measure), False
     with TemporaryDirectory() as name:
         return _measure(_widen_into(Path(name), graph), Path(name), measure), True
 
