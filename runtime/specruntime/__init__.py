@@ -28,14 +28,18 @@ from specruntime.errors import (
     WrongState,
 )
 from specruntime.generation import Completion, Delta, complete, generate
+from specruntime.llm import LLM, AsyncLLM
 from specruntime.manifest import SCHEMA_VERSION, Manifest
+from specruntime.outputs import CompletionOutput, Logprob, RequestOutput
 from specruntime.sampling import SamplingParams, TokenLogprobs
 from specruntime.session import Round, Session
 from specruntime.statistics import Statistics
 from specruntime.text import TextCodec, TextStream
 
 __all__ = [
+    "LLM",
     "SCHEMA_VERSION",
+    "AsyncLLM",
     "BackendIncompatible",
     "BackendMissing",
     "BufferTooSmall",
@@ -44,6 +48,7 @@ __all__ = [
     "BundleTooNew",
     "CapacityExceeded",
     "Completion",
+    "CompletionOutput",
     "Delta",
     "EmptyPrompt",
     "EngineFailed",
@@ -51,8 +56,10 @@ __all__ = [
     "InvalidArgument",
     "InvalidHandle",
     "LoadedBundle",
+    "Logprob",
     "Manifest",
     "OutOfMemory",
+    "RequestOutput",
     "Round",
     "SamplingParams",
     "Session",

@@ -38,8 +38,8 @@ class SamplingParams:
         default_factory=dict
     )  # token id -> added to its logit; -inf bans it
     seed: int = 0
-    stop: tuple[str, ...] = ()  # ends the answer; not part of its text
-    stop_token_ids: tuple[int, ...] = ()  # ends the answer; the id is its last token, without text
+    stop: tuple[str, ...] = ()  # ends the answer; not part of its text; a string or a list is taken too
+    stop_token_ids: tuple[int, ...] = ()  # ends the answer; the id is its last token, without text; or a list
     max_tokens: int | None = None
     min_tokens: int = 0  # none of the first min_tokens tokens ends the answer
     logprobs: int | None = None  # None: none; n: of each token and of the n most likely
@@ -47,12 +47,21 @@ class SamplingParams:
     accept: Literal["match", "rejection"] = "match"
 
     def __post_init__(self) -> None:
+        self._take_lists()
         for name in _FLOATS:
             object.__setattr__(self, name, _widened(getattr(self, name)))
         self._check_law()
         self._check_processors()
         self._check_ends()
         self._normalise()
+
+    def _take_lists(self) -> None:
+        """One stop string, and lists of strings or ids, are what other libraries take."""
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        for name in ("stop", "stop_token_ids"):
+            if isinstance(given := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(given))
 
     def _normalise(self) -> None:
         """Makes every number Python's own: NumPy's integers wrap or overflow in the hash of the noise, for one."""

@@ -20,6 +20,7 @@ BUILD_HOST = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "optimum
 IMPORT_NAMES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx", "cuda-bindings": "cuda"}
 
 PUBLIC_NAMES = [
+    "AsyncLLM",
     "BackendIncompatible",
     "BackendMissing",
     "BufferTooSmall",
@@ -28,15 +29,19 @@ PUBLIC_NAMES = [
     "BundleTooNew",
     "CapacityExceeded",
     "Completion",
+    "CompletionOutput",
     "Delta",
     "EmptyPrompt",
     "EngineFailed",
     "EngineOptions",
     "InvalidArgument",
     "InvalidHandle",
+    "LLM",
     "LoadedBundle",
+    "Logprob",
     "Manifest",
     "OutOfMemory",
+    "RequestOutput",
     "Round",
     "SCHEMA_VERSION",
     "SamplingParams",

@@ -1,0 +1,260 @@
+"""`LLM`: one line from a bundle, or from checkpoints, to answers, with the names that users of vLLM know.
+
+Owns how prompts and options become work, and nothing of how it is scheduled.
+"""
+
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+
+from specruntime.builders import build_bundle
+from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.closed_schema import nearest
+from specruntime.engines import EngineOptions
+from specruntime.errors import InvalidArgument
+from specruntime.generation import Delta
+from specruntime.manifest import MANIFEST_NAME
+from specruntime.outputs import RequestOutput, new_output
+from specruntime.params import SamplingParams
+from specruntime.serving import AsyncStream, Scheduler, SessionStepper, Stream, Work, collect
+from specruntime.text import Message, TextCodec
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+_OPTIONS = (
+    "speculative_config", "dtype", "max_model_len", "max_num_seqs", "threads", "provider", "verify",
+)  # fmt: skip
+_PROMPT_KEYS = ("prompt", "prompt_token_ids")
+_QUEUE = 1_000_000  # a caller's own list of prompts is bounded by the caller
+
+
+class _Served:
+    """A loaded bundle and its scheduler. A context manager; closing it ends what still runs."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        speculative_config: Mapping[str, Any] | None = None,
+        dtype: str | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int | None = None,
+        threads: int | None = None,
+        provider: str | None = None,
+        verify: bool = True,
+        **unknown: object,
+    ) -> None:
+        """Opens the bundle at `model`, or builds one where `model` names a checkpoint.
+
+        `speculative_config`, `dtype` and `max_model_len` describe a bundle to be built: what drafts, the precision and
+        the KV capacity. `max_num_seqs` prompts are answered at the same time (default: as many as one launch of the
+        engine holds); each has its own caches. `threads`, `provider` and `verify` as in `EngineOptions` and
+        `open_bundle`. Raises `InvalidArgument` for an unknown or unusable option, `BackendMissing` where nothing can
+        build, and what `open_bundle` raises.
+        """
+        for name in unknown:
+            raise InvalidArgument(f"{name} is no option of LLM; {nearest(name, list(_OPTIONS))}")
+        path = _bundle_path(model, speculative_config, dtype, max_model_len)
+        self._bundle = open_bundle(path, options=EngineOptions(threads, provider), verify=verify)
+        try:
+            slots = self._bundle.manifest.target.batch if max_num_seqs is None else max_num_seqs
+            self._scheduler = Scheduler(SessionStepper(self._bundle, slots), queue_limit=_QUEUE)
+        except BaseException:
+            self._bundle.close()
+            raise
+        self._numbers = count()
+        self._end = finalize(self, _close, self._scheduler, self._bundle)
+
+    @property
+    def bundle(self) -> LoadedBundle:
+        return self._bundle
+
+    @property
+    def tokenizer(self) -> TextCodec | None:
+        """The bundle's; None where it has none, so that only token ids go in and out."""
+        return self._bundle.tokenizer
+
+    def close(self) -> None:
+        """Ends what still runs and frees caches and weights. Idempotent."""
+        self._end()
+
+    def _request(
+        self, prompt: Prompt, params: SamplingParams | None, request_id: str | None = None
+    ) -> tuple[Work, RequestOutput]:
+        text, ids = _prompt_ids(prompt, self.tokenizer)
+        work = Work(np.asarray(ids), params or SamplingParams())
+        return work, new_output(str(next(self._numbers)) if request_id is None else request_id, text, ids)
+
+    def _chat_ids(self, messages: Sequence[Message]) -> list[int]:
+        return _require_codec(self.tokenizer).chat(messages)
+
+
+class LLM(_Served):
+    """Answers prompts with one bundle. May be used from several threads.
+
+    `LLM("my.bundle").generate(["Hello"], SamplingParams(temperature=0.7, max_tokens=64))`
+    """
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """The answers, in the order of the prompts; the options are one for all or one each (default: greedy).
+
+        A prompt is a text, a list of token ids, or a mapping with `prompt` or `prompt_token_ids`. An answer without
+        `max_tokens` goes on until an end token or until the cache is full. Raises `EmptyPrompt`, `InvalidArgument`
+        or `CapacityExceeded` for a prompt, before any is answered, and `EngineFailed`.
+        """
+        listed = _listed(prompts)
+        chosen = _one_each(sampling_params, len(listed))
+        requests = [self._request(prompt, params) for prompt, params in zip(listed, chosen, strict=True)]
+        answers = collect(self._scheduler, [work for work, _ in requests])
+        for (_, output), deliveries in zip(requests, answers, strict=True):
+            for delivery in deliveries:
+                output.add(delivery, self.tokenizer)
+        return [output for _, output in requests]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """`generate` for a conversation or a list of them, rendered by the bundle's chat template."""
+        first = next(iter(messages), None)
+        conversations: Any = [messages] if first is None or isinstance(first, Mapping) else messages
+        return self.generate([self._chat_ids(one) for one in conversations], sampling_params)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
+        """The answer to one prompt as it grows, one delta a round. Closing the iterator cancels the answer.
+
+        Raises as `generate`, at once.
+        """
+        work, _ = self._request(prompt, sampling_params)
+        return _deltas(Stream(self._scheduler, work))
+
+    def stream_chat(
+        self, messages: Sequence[Message], sampling_params: SamplingParams | None = None
+    ) -> Iterator[Delta]:
+        """`stream` for a conversation."""
+        return self.stream(self._chat_ids(messages), sampling_params)
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncLLM(_Served):
+    """`LLM` for asyncio: `async for output in AsyncLLM("my.bundle").generate("Hello", params): ...`"""
+
+    def generate(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """The answer to one prompt as it grows: the same object after each round, `finished` at the end.
+
+        Leaving the loop early and closing the iterator cancels the answer. Raises as `LLM.generate`, at once.
+        """
+        work, output = self._request(prompt, sampling_params, request_id)
+        return self._grow(AsyncStream(self._scheduler, work), output)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """`generate` for a conversation."""
+        return self.generate(self._chat_ids(messages), sampling_params, request_id)
+
+    async def _grow(self, deliveries: AsyncStream, output: RequestOutput) -> AsyncIterator[RequestOutput]:
+        try:
+            async for delivery in deliveries:
+                output.add(delivery, self.tokenizer)
+                yield output
+        finally:
+            deliveries.close()
+
+    async def __aenter__(self) -> "AsyncLLM":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+def _close(scheduler: Scheduler, bundle: LoadedBundle) -> None:
+    scheduler.close()
+    bundle.close()
+
+
+def _deltas(deliveries: Stream) -> Iterator[Delta]:
+    try:
+        for delivery in deliveries:
+            yield delivery.delta
+    finally:
+        deliveries.close()
+
+
+def _bundle_path(
+    model: str | Path,
+    speculative_config: Mapping[str, Any] | None,
+    dtype: str | None,
+    max_model_len: int | None,
+) -> Path:
+    if not (Path(model) / MANIFEST_NAME).exists():
+        return build_bundle(os.fspath(model), speculative_config, dtype, max_model_len)
+    of_builds = {"speculative_config": speculative_config, "dtype": dtype, "max_model_len": max_model_len}
+    for name, value in of_builds.items():
+        if value is not None:
+            raise InvalidArgument(
+                f"{name} describes a bundle to be built and {model} is one already: leave it out, or name a checkpoint"
+            )
+    return Path(model)
+
+
+def _listed(prompts: Any) -> list[Prompt]:
+    """One prompt or a list of them, as a list; a list that begins with an integer is one prompt of token ids."""
+    one = isinstance(prompts, str | Mapping) or (len(prompts) and isinstance(prompts[0], int | np.integer))
+    return [prompts] if one else list(prompts)
+
+
+def _prompt_ids(prompt: Prompt, codec: TextCodec | None) -> tuple[str | None, Sequence[int]]:
+    """The prompt's text, where it is one, and its ids."""
+    if isinstance(prompt, Mapping):
+        for name in prompt:
+            if name not in _PROMPT_KEYS:
+                raise InvalidArgument(
+                    f"a prompt has the key {name!r}; {nearest(str(name), list(_PROMPT_KEYS))}"
+                )
+        if len(prompt) != 1:
+            raise InvalidArgument(
+                f"a prompt has the keys {sorted(prompt)}, expected one of {', '.join(_PROMPT_KEYS)}"
+            )
+        (prompt,) = prompt.values()
+        return _prompt_ids(prompt, codec)
+    if isinstance(prompt, str):
+        return prompt, _require_codec(codec).encode(prompt)
+    return None, prompt
+
+
+def _require_codec(codec: TextCodec | None) -> TextCodec:
+    if codec is None:
+        raise InvalidArgument("this bundle has no tokenizer, so it takes no text: give lists of token ids")
+    return codec
+
+
+def _one_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise InvalidArgument(
+            f"found {len(params)} sampling parameters for {count} prompts, expected one or one each"
+        )
+    return params

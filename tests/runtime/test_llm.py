@@ -1,0 +1,174 @@
+"""`LLM`: the answers of sessions, in the shape users of vLLM know; every other option is refused by name."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specruntime import (
+    LLM,
+    AsyncLLM,
+    BackendMissing,
+    CapacityExceeded,
+    EmptyPrompt,
+    InvalidArgument,
+    RequestOutput,
+    SamplingParams,
+    complete,
+    open_bundle,
+)
+from specruntime.builders import GROUP
+
+PROMPTS = ["abcabcabc", "the quick brown fox", "0 1 2 3 4 5"]
+PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=20, ignore_eos=True, logprobs=2)
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_bundle: Path) -> Iterator[LLM]:
+    with LLM(tiny_bundle, max_num_seqs=2, verify=False) as opened:
+        yield opened
+
+
+def test_answers_have_the_shape_and_the_content(llm: LLM, tiny_bundle: Path) -> None:
+    outputs = llm.generate(PROMPTS, PARAMS)
+    with open_bundle(tiny_bundle, verify=False) as bundle:
+        codec = bundle.tokenizer
+        assert codec is not None
+        for prompt, output in zip(PROMPTS, outputs, strict=True):
+            ids = codec.encode(prompt)
+            expected = complete(bundle.new_session(speculate=False), ids, PARAMS, codec)
+            (answer,) = output.outputs
+            assert (output.prompt, output.prompt_token_ids, output.finished) == (prompt, ids, True)
+            assert (answer.text, tuple(answer.token_ids)) == (expected.text, expected.token_ids)
+            assert (answer.index, answer.finish_reason) == (0, "length")
+            assert answer.logprobs is not None and expected.logprobs is not None
+            assert len(answer.logprobs) == 20
+            for mapping, entry in zip(answer.logprobs, expected.logprobs, strict=True):
+                assert mapping[entry.token].logprob == pytest.approx(entry.logprob, abs=1e-4)
+                assert [mapping[token].rank for token, _ in entry.top] == [1, 2]
+                assert mapping[entry.token].decoded_token == codec.decode([entry.token])
+            assert answer.cumulative_logprob == pytest.approx(
+                sum(entry.logprob for entry in expected.logprobs), abs=1e-3
+            )
+            assert output.metrics is not None and output.metrics.tokens == 20
+    assert [output.request_id for output in outputs] == sorted({output.request_id for output in outputs})
+
+
+def test_prompts_are_texts_ids_or_mappings(llm: LLM) -> None:
+    text = PROMPTS[0]
+    (of_text,) = llm.generate(text, PARAMS)
+    ids = of_text.prompt_token_ids
+    forms: list[Any] = [ids, [ids], {"prompt": text}, [{"prompt_token_ids": ids}], [text]]
+    for form in forms:
+        (output,) = llm.generate(form, PARAMS)
+        assert output.outputs[0].token_ids == of_text.outputs[0].token_ids, form
+    assert llm.generate([], PARAMS) == []
+
+
+def test_each_prompt_may_have_its_own_options(llm: LLM) -> None:
+    lengths = [SamplingParams(max_tokens=count, ignore_eos=True) for count in (3, 5, 7)]
+    outputs = llm.generate(PROMPTS, lengths)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [3, 5, 7]
+    with pytest.raises(InvalidArgument, match="2 sampling parameters for 3 prompts"):
+        llm.generate(PROMPTS, lengths[:2])
+
+
+def test_streams_add_up_to_the_answer(llm: LLM) -> None:
+    (whole,) = llm.generate(PROMPTS[0], PARAMS)
+    deltas = list(llm.stream(PROMPTS[0], PARAMS))
+    assert [token for delta in deltas for token in delta.tokens] == whole.outputs[0].token_ids
+    assert "".join(delta.text for delta in deltas) == whole.outputs[0].text
+    left = llm.stream(PROMPTS[0], PARAMS)
+    next(left)
+    left.close()  # type: ignore[attr-defined]  # iterators of generators have it
+    assert llm.generate(PROMPTS[0], PARAMS)[0].outputs == whole.outputs
+
+
+def test_the_async_variant_grows_one_output(llm: LLM, tiny_bundle: Path) -> None:
+    (whole,) = llm.generate(PROMPTS[0], PARAMS)
+
+    async def main() -> tuple[list[int], RequestOutput]:
+        async with AsyncLLM(tiny_bundle, verify=False) as served:
+            lengths = []
+            async for output in served.generate(PROMPTS[0], PARAMS, request_id="mine"):
+                lengths.append(len(output.outputs[0].token_ids))
+            return lengths, output
+
+    lengths, output = asyncio.run(main())
+    assert lengths == sorted(set(lengths)) and len(lengths) > 1
+    assert (output.request_id, output.finished) == ("mine", True)
+    assert output.outputs == whole.outputs
+
+
+def test_what_cannot_be_answered_is_refused_before_any_answer(llm: LLM) -> None:
+    cases: list[tuple[Any, type[Exception]]] = [
+        ("", EmptyPrompt),
+        ([5000], InvalidArgument),
+        ("a" * 300, CapacityExceeded),
+        ({"promt": "x"}, InvalidArgument),
+        ({"prompt": "x", "prompt_token_ids": [1]}, InvalidArgument),
+        (3.5, TypeError),
+    ]
+    for prompt, error in cases:
+        with pytest.raises(error):
+            llm.generate([PROMPTS[0], prompt] if prompt != 3.5 else prompt, PARAMS)
+    with pytest.raises(InvalidArgument, match="each message needs"):
+        llm.chat([{"role": "user"}])
+
+
+def test_conversations_are_rendered_by_the_template(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    codec = llm.tokenizer
+    assert codec is not None
+    expected = llm.generate(codec.chat(messages), PARAMS)[0].outputs
+    assert [output.outputs for output in llm.chat([messages, messages], PARAMS)] == [expected, expected]
+    assert llm.chat(messages, PARAMS)[0].outputs == expected
+    streamed = [token for delta in llm.stream_chat(messages, PARAMS) for token in delta.tokens]
+    assert streamed == expected[0].token_ids
+
+
+def test_a_bundle_without_tokenizer_takes_ids(tiny_bundle: Path) -> None:
+    with LLM(tiny_bundle, verify=False) as opened:
+        opened.bundle.__dict__["tokenizer"] = None
+        (output,) = opened.generate([97, 98], SamplingParams(max_tokens=3, logprobs=1))
+        assert output.prompt is None and output.outputs[0].logprobs is not None
+        assert all(entry.decoded_token is None for entry in output.outputs[0].logprobs[0].values())
+        with pytest.raises(InvalidArgument, match="no tokenizer"):
+            opened.generate("text")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_num_seq": 2}, "did you mean 'max_num_seqs'"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size is no option of LLM; allowed: "),
+        ({"dtype": "float16"}, "dtype describes a bundle to be built"),
+        ({"speculative_config": {}}, "is one already: leave it out"),
+        ({"max_num_seqs": 0}, "expected at least 1"),
+    ],
+)
+def test_other_options_are_refused(tiny_bundle: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        LLM(tiny_bundle, **options)
+
+
+def test_without_a_builder_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_installed(group: str) -> list[object]:
+        assert group == GROUP
+        return []
+
+    monkeypatch.setattr("specruntime.builders.entry_points", none_installed)
+    with pytest.raises(BackendMissing, match="install specexport"):
+        LLM(tmp_path)
+
+
+def test_an_llm_that_is_dropped_frees_its_engine(tiny_bundle: Path) -> None:
+    dropped = LLM(tiny_bundle, verify=False)
+    bundle = dropped.bundle
+    del dropped
+    gc.collect()
+    with pytest.raises(Exception, match="closed"):
+        bundle.new_session()
