@@ -11,10 +11,11 @@ with interruptible_imports():  # they take about a second
     from specexport.cli.bench import bench_command
     from specexport.cli.build import build_command
     from specexport.cli.check import check_command
+    from specexport.cli.inspect import inspect_command
     from specexport.cli.schema import schema_command
     from specruntime.cli.generate import generate_command
     from specruntime.cli.group import RefusingGroup
-    from specruntime.cli.inspect import inspect_command
+    from specruntime.cli.serve import serve_command
 
 
 class SpecexportGroup(RefusingGroup):
@@ -36,6 +37,7 @@ for command in (
     check_command,
     bench_command,
     inspect_command,
+    serve_command,
     schema_command,
 ):
     main.add_command(command)

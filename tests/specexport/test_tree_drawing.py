@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from specexport.cli import main
 from specexport.tree_drawing import draw_tree, node_probabilities, place_nodes, require_drawing
 from specexport.trees import best_tree, expected_tokens, tree_of_paths
 from specruntime.errors import InvalidArgument
+from tests.conftest import RECIPES
 
 RATES = [[0.45, 0.15, 0.08], [0.4, 0.12], [0.35, 0.1]]
 
@@ -49,3 +52,18 @@ def test_a_name_that_is_no_picture_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(InvalidArgument, match=r"--tree is .*expected a name that ends with .png"):
         require_drawing(tmp_path / "tree.txt")
+
+
+def test_what_has_no_tree_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for source in (tiny_bundle, RECIPES / "tiny-random.yaml"):
+        result = CliRunner().invoke(main, ["inspect", str(source), "--tree", str(tmp_path / "tree.png")])
+        assert result.exit_code == 1 and "kind model without a tree is a chain" in result.stderr
+    assert not (tmp_path / "tree.png").exists()
+
+
+def test_a_tree_is_drawn_or_a_bundle_described(tiny_bundle: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        main, ["inspect", str(tiny_bundle), "--json", "--tree", str(tmp_path / "t.png")]
+    )
+    assert result.exit_code == 2 and "leave out --json" in result.stderr

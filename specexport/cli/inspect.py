@@ -1,0 +1,34 @@
+"""`inspect`: what is in a bundle, and its draft tree as a picture."""
+
+from pathlib import Path
+
+import click
+
+from specruntime.cli.bundle_options import bundle_argument
+from specruntime.cli.inspect import inspect_command as inspect_bundle
+
+
+@click.command("inspect")
+@bundle_argument
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option(
+    "--tree",
+    type=click.Path(path_type=Path),
+    metavar="FILE.png",
+    help="Draws the draft's tree instead; BUNDLE may be a recipe then.",
+)
+@click.pass_context
+def inspect_command(ctx: click.Context, bundle: Path, as_json: bool, tree: Path | None) -> None:
+    """Shows a BUNDLE's models, widths, sizes, step times and parity; checks every file's hash."""
+    if tree is None:
+        ctx.invoke(inspect_bundle, bundle=bundle, as_json=as_json)
+        return
+    if as_json:
+        raise click.UsageError("--tree draws a picture and prints nothing: leave out --json")
+    from specexport.tree_drawing import draw_tree, require_drawing
+    from specexport.tree_sources import drawn_tree
+
+    require_drawing(tree)
+    source = drawn_tree(bundle)
+    draw_tree(source.tree, tree, title=source.title, acceptance=source.acceptance)
+    click.echo(str(tree))
