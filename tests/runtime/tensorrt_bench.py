@@ -49,11 +49,13 @@ class TinyEngine:
         return self.trt.model_copy(update={"engine": self.trt.engine.model_copy(update=changes)})
 
 
-def tiny_engine(root: Path, *, fused: int | None = None) -> TinyEngine:
+def tiny_engine(
+    root: Path, *, fused: int | None = None, profiles: tuple[Profile, ...] = PROFILES
+) -> TinyEngine:
     """The tiny llama's engine under `root`; with `fused` the draft graph of that many steps instead."""
     model = tiny_graph("llama", torch.float32)
     run_passes(model, (*([FuseDraftSteps(fused)] if fused else []), *tensorrt_passes(1)))
-    profiles = FUSED_PROFILES if fused else PROFILES
+    profiles = FUSED_PROFILES if fused else profiles
     save_graph(model, root)
     facts = GraphFacts(capacity=CAPACITY, layers=2, vocab_size=VOCAB, padded_vocab_size=256)
     runner = OnnxRuntimeEngine(minimum_version="1.32.0")

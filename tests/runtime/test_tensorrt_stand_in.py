@@ -1,10 +1,11 @@
 """The stand-ins offer nothing that the real bindings do not, so that a call which does not exist cannot pass."""
 
 from enum import IntEnum
+from inspect import signature
 
 import pytest
 
-from tests.runtime.cuda_stand_in import DriverStandIn, Machine
+from tests.runtime.cuda_stand_in import CUDA_MEMCPY2D, DriverStandIn, Machine
 from tests.runtime.tensorrt_stand_in import stand_in_module
 
 
@@ -40,3 +41,14 @@ def test_every_call_exists_in_cuda_bindings() -> None:
             kind: type[IntEnum] = offered
             found = {member.name: int(getattr(getattr(real, name), member.name)) for member in kind}
             assert found == {member.name: member.value for member in kind}, name
+
+
+def test_a_strided_copy_has_the_fields_and_arguments_of_the_real_one() -> None:
+    real = pytest.importorskip("cuda.bindings.driver")
+    copy = real.CUDA_MEMCPY2D()
+    for field in CUDA_MEMCPY2D.__slots__:
+        setattr(copy, field, real.CUmemorytype.CU_MEMORYTYPE_DEVICE if "Type" in field else 4096)
+        assert int(getattr(copy, field)) == (2 if "Type" in field else 4096), field
+    stated = real.cuMemcpy2DAsync.__doc__.splitlines()[0]
+    taken = list(signature(DriverStandIn.cuMemcpy2DAsync).parameters)[1:]
+    assert [name in stated for name in taken] == [True, True], stated
