@@ -12,8 +12,9 @@ from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, Val
 
 from specexport.errors import RecipeError
 from specexport.recipe_backends import Backend, OnnxRuntimeBackend, Precision
-from specexport.recipe_drafts import Draft, ModelDraft, NgramDraft, NoneDraft
+from specexport.recipe_drafts import Draft, LayerSkipDraft, ModelDraft, NgramDraft, NoneDraft
 from specexport.recipe_errors import explain
+from specexport.recipe_feature_drafts import EagleDraft, MedusaDraft
 from specexport.recipe_sources import (
     Closed,
     ModelSource,
@@ -30,6 +31,9 @@ __all__ = [
     "Backend",
     "Check",
     "Draft",
+    "EagleDraft",
+    "LayerSkipDraft",
+    "MedusaDraft",
     "ModelDraft",
     "ModelSource",
     "NgramDraft",
@@ -99,7 +103,7 @@ class Recipe(Closed):
     verify_widths: tuple[Annotated[int, Field(ge=2)], ...] = Field(
         default_factory=lambda data: data["draft"].default_widths
     )
-    """Widths of the windows that judge drafts, ascending; the last is draft.k + 1."""
+    """Widths of the windows that judge drafts, ascending; the last holds all drafted tokens and the one before them."""
     backend: Backend = OnnxRuntimeBackend(kind="onnxruntime")
     parity: Parity = Field(
         default_factory=lambda data: Parity(tolerance=DEFAULT_TOLERANCE[data["precision"]])
@@ -117,6 +121,15 @@ class Recipe(Closed):
         stated = self.draft.capacity if isinstance(self.draft, ModelDraft) else None
         return stated or self.capacity
 
+    @property
+    def _widest_key(self) -> str:
+        """What decides how many drafted tokens a window holds, by its key."""
+        draft = self.draft
+        if isinstance(draft, EagleDraft) and draft.dynamic_tree is not None:
+            return "draft.dynamic_tree.nodes"
+        has_tree = isinstance(draft, (EagleDraft, MedusaDraft)) and draft.tree is not None
+        return "the nodes of draft.tree" if has_tree else "draft.k"
+
     @model_validator(mode="after")
     def _check_batch(self) -> Self:
         if self.batch != 1:
@@ -130,10 +143,17 @@ class Recipe(Closed):
             if widths:
                 raise ValueError(f"verify_widths: found {list(widths)}, expected none with draft.kind none")
             return self
-        widest = self.draft.k + 1
+        widest = self.draft.nodes + 1
         if list(widths) != sorted(set(widths)) or widths[-1:] != (widest,):
             raise ValueError(
-                f"verify_widths: found {list(widths)}, expected ascending widths that end with draft.k + 1 = {widest}"
+                f"verify_widths: found {list(widths)}, expected ascending widths that end with "
+                f"{self._widest_key} + 1 = {widest}"
+            )
+        lookup = getattr(self.draft, "lookup", None)
+        if lookup is not None and lookup.k + 1 > widest:
+            raise ValueError(
+                f"draft.lookup.k: found {lookup.k}, expected at most {widest - 1}: the widest window, "
+                f"{self._widest_key} + 1 = {widest}, judges it too"
             )
         return self
 
@@ -144,7 +164,7 @@ class Recipe(Closed):
             if found < least:
                 raise ValueError(
                     f"{key}: found {found}, expected at least {least}: {MIN_SEQUENCE} tokens and the widest window, "
-                    f"which is {self.widest_window} rows (prefill_chunk or draft.k + 1)"
+                    f"which is {self.widest_window} rows (prefill_chunk or {self._widest_key} + 1)"
                 )
         if self.draft_capacity > self.capacity:
             raise ValueError(

@@ -1,15 +1,18 @@
-"""The part of a recipe that says what drafts: one class per kind. A new kind joins the union `Draft`."""
+"""The part of a recipe that says what drafts: one class per kind. A new kind joins the union `Draft`.
+
+Here the kinds that propose a chain; `recipe_feature_drafts` has those that read the target's features.
+"""
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from specexport.recipe_feature_drafts import EagleDraft, MedusaDraft
+from specexport.recipe_lengths import Drafted, Lengths, LookupWindow, ascending_widths
 from specexport.recipe_sources import Closed, DraftSource, ModelSource
+from specruntime.schema_numbers import MAX_LAYERS, Share
 
-MAX_DRAFTED = 64
 _NARROW_WIDTH = 4
-
-Drafted = Annotated[int, Field(ge=1, le=MAX_DRAFTED)]
 
 
 class NoneDraft(Closed):
@@ -23,16 +26,17 @@ class NoneDraft(Closed):
         return ()
 
 
-class NgramDraft(Closed):
+class NgramDraft(LookupWindow):
     """Copies the tokens that followed the last n tokens where they occurred before."""
 
     kind: Literal["ngram"]
-    k: Drafted = 10
-    """Most tokens drafted per round."""
-    max_n: Annotated[int, Field(ge=1, le=16)] = 3
-    """The longest n that is looked for, and the first."""
-    min_n: Annotated[int, Field(ge=1, le=16)] = 1
-    """The shortest n that is looked for."""
+    adaptive: bool = False
+    """The number of drafted tokens follows recent acceptance and the measured step times; 0 where drafts do not pay."""
+
+    @property
+    def nodes(self) -> int:
+        """Most drafted tokens of a window."""
+        return self.k
 
     @property
     def default_widths(self) -> tuple[int, ...]:
@@ -40,14 +44,8 @@ class NgramDraft(Closed):
         full = self.k + 1
         return (_NARROW_WIDTH, full) if full > _NARROW_WIDTH + 2 else (full,)
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.min_n > self.max_n:
-            raise ValueError(f"min_n: found {self.min_n}, expected at most max_n = {self.max_n}")
-        return self
 
-
-class ModelDraft(ModelSource):
+class ModelDraft(ModelSource, Lengths):
     """A smaller checkpoint with the target's tokenizer."""
 
     kind: Literal["model"]
@@ -58,11 +56,66 @@ class ModelDraft(ModelSource):
     """KV rows of the draft's cache; the target's capacity where it is not given."""
     fused: bool = False
     """All k steps in one graph and one launch, always greedy; pays where a launch costs more than a step."""
+    stop_below: Share | None = None
+    """Draft no further once the draft's own probability of its token falls below this."""
+
+    @property
+    def nodes(self) -> int:
+        """Most drafted tokens of a window."""
+        return self.k
 
     @property
     def default_widths(self) -> tuple[int, ...]:
-        """A draft model fills its window nearly always."""
-        return (self.k + 1,)
+        """A draft model fills its window nearly always, unless its length follows acceptance."""
+        return ascending_widths(self.k, self.adaptive)
+
+    @model_validator(mode="after")
+    def _check_fused(self) -> Self:
+        if self.fused and self.stop_below is not None:
+            raise ValueError(
+                f"stop_below: found {self.stop_below} with fused: true, whose steps are one launch; "
+                "leave out one of them"
+            )
+        return self
 
 
-Draft = Annotated[NoneDraft | NgramDraft | ModelDraft, Field(discriminator="kind")]
+class LayerSkipDraft(Lengths):
+    """The target itself with some of its layers, sharing its weights and its KV cache."""
+
+    kind: Literal["layer_skip"]
+    k: Drafted = 3
+    """Tokens drafted per round."""
+    exit_after: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | None = None
+    """How many of the first layers draft: an early exit."""
+    layers: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MAX_LAYERS)] | None = None
+    """The layers that draft, ascending; in place of exit_after."""
+
+    @property
+    def kept_layers(self) -> tuple[int, ...]:
+        """The layers that draft, ascending."""
+        return self.layers if self.layers is not None else tuple(range(self.exit_after or 0))
+
+    @property
+    def nodes(self) -> int:
+        """Most drafted tokens of a window."""
+        return self.k
+
+    @property
+    def default_widths(self) -> tuple[int, ...]:
+        """As a draft model."""
+        return ascending_widths(self.k, self.adaptive)
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        if (self.exit_after is None) is (self.layers is None):
+            found = "neither exit_after nor layers" if self.layers is None else "both exit_after and layers"
+            raise ValueError(f"exit_after: found {found}, expected one of them")
+        if self.layers is not None and list(self.layers) != sorted(set(self.layers)):
+            raise ValueError(f"layers: found {list(self.layers)}, expected ascending layers, each once")
+        return self
+
+
+Draft = Annotated[
+    NoneDraft | NgramDraft | ModelDraft | LayerSkipDraft | MedusaDraft | EagleDraft,
+    Field(discriminator="kind"),
+]

@@ -130,4 +130,6 @@ def _members(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def _keys(models: Models) -> list[str]:
-    return list(dict.fromkeys(key for model in models for key in model.model_fields))
+    """The keys of `models` in the order they are written; a kind that inherits keys still begins with `kind`."""
+    keys = dict.fromkeys(key for model in models for key in model.model_fields)
+    return sorted(keys, key=lambda key: key != "kind")

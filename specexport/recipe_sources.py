@@ -56,7 +56,8 @@ class NoiseSource(Closed):
     noise_of_target: Noise
 
 
-def _absolute(text: str, info: ValidationInfo) -> str:
+def absolute_address(text: str, info: ValidationInfo) -> str:
+    """An address in full; a local one is taken from the directory of the recipe that is being read."""
     directory = info.context.get("directory") if info.context else None
     return str(parse_address(text, directory))
 
@@ -70,7 +71,7 @@ def _draft_form(value: Any) -> str:
     return "NoiseSource" if names_noise else _target_form(value)
 
 
-_Address = Annotated[str, AfterValidator(_absolute), Tag("Address")]
+_Address = Annotated[str, AfterValidator(absolute_address), Tag("Address")]
 _Random = Annotated[RandomSource, Tag("RandomSource")]
 _Noise = Annotated[NoiseSource, Tag("NoiseSource")]
 TargetSource = Annotated[_Address | _Random, Discriminator(_target_form)]

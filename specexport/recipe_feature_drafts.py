@@ -1,0 +1,164 @@
+"""The part of a recipe that says what drafts, for the kinds that read the target's features: medusa, eagle, eagle3."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Discriminator, Field, NonNegativeInt, PositiveInt, Tag, model_validator
+
+from specexport.recipe_lengths import Drafted, Lengths, ascending_widths
+from specexport.recipe_sources import Closed, absolute_address
+from specexport.recipe_trees import DynamicTree, StaticTree
+from specexport.trees import Tree, chain_of
+from specruntime.schema_numbers import Share
+
+_DEFAULT_K = 4
+
+
+class RandomEagle(Closed):
+    """An EAGLE layer of random weights, as wide as the target, for tests."""
+
+    seed: NonNegativeInt = 0
+    draft_vocab_size: PositiveInt | None = None
+    """EAGLE-3: tokens the draft knows; all of the target's where it is not given."""
+
+
+class RandomMedusa(Closed):
+    """Heads of random weights on the target's own LM head, for tests."""
+
+    seed: NonNegativeInt = 0
+    heads: Annotated[int, Field(ge=1, le=64)] = 4
+    """Heads, each a depth further."""
+    layers: Annotated[int, Field(ge=1, le=16)] = 1
+    """Residual blocks of a head."""
+
+
+class RandomEagleSource(Closed):
+    """Weights from a seed."""
+
+    random: RandomEagle
+
+
+class RandomMedusaSource(Closed):
+    """Weights from a seed."""
+
+    random: RandomMedusa
+
+
+def _eagle_form(value: Any) -> str:
+    return "RandomEagleSource" if isinstance(value, (dict, RandomEagleSource)) else "Address"
+
+
+def _medusa_form(value: Any) -> str:
+    return "RandomMedusaSource" if isinstance(value, (dict, RandomMedusaSource)) else "Address"
+
+
+Address = Annotated[str, AfterValidator(absolute_address), Tag("Address")]
+EagleSource = Annotated[
+    Address | Annotated[RandomEagleSource, Tag("RandomEagleSource")], Discriminator(_eagle_form)
+]
+MedusaSource = Annotated[
+    Address | Annotated[RandomMedusaSource, Tag("RandomMedusaSource")], Discriminator(_medusa_form)
+]
+
+
+class MedusaDraft(Lengths):
+    """Further LM heads on the target's last hidden state, one for each depth of a static tree."""
+
+    kind: Literal["medusa"]
+    source: MedusaSource
+    """The heads: ./directory, hub://org/name@revision, or a seed."""
+    k: Drafted | None = None
+    """Tokens drafted per round where they are a chain, one for each head."""
+    tree: StaticTree | None = None
+    """Tokens drafted per round where they are a tree."""
+
+    @property
+    def shape(self) -> Tree:
+        """The drafted tokens in window order."""
+        return self.tree.shape if self.tree is not None else chain_of(self.k or 0)
+
+    @property
+    def nodes(self) -> int:
+        """Most drafted tokens of a window."""
+        return len(self.shape.parents)
+
+    @property
+    def depth(self) -> int:
+        """Most drafted tokens that one round can accept."""
+        return max(self.shape.depths)
+
+    @property
+    def default_widths(self) -> tuple[int, ...]:
+        """The whole tree, and parts of it where the length follows acceptance."""
+        return ascending_widths(self.nodes, self.adaptive)
+
+    @model_validator(mode="after")
+    def _check_form(self) -> Self:
+        if (self.k is None) is (self.tree is None):
+            found = "neither k nor tree" if self.k is None else "both k and tree"
+            raise ValueError(f"tree: found {found}, expected one of them: a tree, or a chain of k tokens")
+        return self
+
+
+class EagleDraft(Lengths):
+    """One decoder layer on the target's features: a chain, a static tree, or one grown each round."""
+
+    kind: Literal["eagle", "eagle3"]
+    source: EagleSource
+    """The draft: ./directory, hub://org/name@revision, or a seed."""
+    tree: StaticTree | None = None
+    """Tokens drafted per round where they are a tree of fixed shape."""
+    dynamic_tree: DynamicTree | None = None
+    """Tokens drafted per round where their tree follows the draft's probabilities."""
+    k: Drafted | None = Field(
+        default_factory=lambda data: None if data["tree"] or data["dynamic_tree"] else _DEFAULT_K
+    )
+    """Tokens drafted per round where they are a chain."""
+    stop_below: Share | None = None
+    """Of a chain: draft no further once the draft's own probability of its token falls below this."""
+
+    @property
+    def shape(self) -> Tree | None:
+        """The drafted tokens in window order; None where they are grown each round, or a chain."""
+        return self.tree.shape if self.tree is not None else None
+
+    @property
+    def nodes(self) -> int:
+        """Most drafted tokens of a window."""
+        if self.dynamic_tree is not None:
+            return self.dynamic_tree.nodes
+        return len(self.shape.parents) if self.shape is not None else self.depth
+
+    @property
+    def depth(self) -> int:
+        """Most drafted tokens that one round can accept."""
+        if self.dynamic_tree is not None:
+            return self.dynamic_tree.depth
+        return max(self.shape.depths) if self.shape is not None else self.k or _DEFAULT_K
+
+    @property
+    def default_widths(self) -> tuple[int, ...]:
+        """As of medusa."""
+        return ascending_widths(self.nodes, self.adaptive)
+
+    @model_validator(mode="after")
+    def _check_form(self) -> Self:
+        stated = [key for key in ("k", "tree", "dynamic_tree") if getattr(self, key) is not None]
+        if len(stated) > 1:
+            raise ValueError(
+                f"{stated[-1]}: found beside {stated[0]}, expected one of k, tree and dynamic_tree"
+            )
+        if self.stop_below is not None and self.k is None:
+            raise ValueError(
+                f"stop_below: found {self.stop_below} beside a tree, allowed with a chain (k); leave out one of them"
+            )
+        source = self.source
+        if (
+            self.kind == "eagle"
+            and not isinstance(source, str)
+            and source.random.draft_vocab_size is not None
+        ):
+            raise ValueError(
+                "source.random.draft_vocab_size: found with kind eagle, which scores with the target's LM head; "
+                "allowed with eagle3"
+            )
+        return self

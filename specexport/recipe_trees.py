@@ -1,0 +1,105 @@
+"""The part of a recipe that says which tree of tokens a draft proposes: spelled out, computed, or grown each round."""
+
+from functools import cached_property
+from typing import Annotated, Any, Self
+
+from pydantic import Discriminator, Field, NonNegativeInt, Tag, model_validator
+
+from specexport.recipe_sources import Closed
+from specexport.trees import Tree, best_tree, tree_of_paths
+from specruntime.errors import InvalidArgument
+
+MAX_TREE_NODES = 256
+MAX_DEPTH = 64
+_MAX_RANKS = 64
+
+Nodes = Annotated[int, Field(ge=1, le=MAX_TREE_NODES)]
+Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)]
+Path = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MAX_DEPTH)]
+Rates = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1, max_length=_MAX_RANKS)]
+
+
+class SpelledTree(Closed):
+    """Every node by its path."""
+
+    paths: Annotated[tuple[Path, ...], Field(min_length=1, max_length=MAX_TREE_NODES)]
+    """Per node: which candidate of the draft it is, 0 the most likely, at each depth from the last committed token."""
+
+    @cached_property
+    def shape(self) -> Tree:
+        """The nodes in window order."""
+        return tree_of_paths(self.paths)
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        _require_shape(self, "paths")
+        for path in self.paths:
+            if max(path) >= _MAX_RANKS:
+                raise ValueError(f"paths: found {list(path)}, expected candidates 0..{_MAX_RANKS - 1}")
+        return self
+
+
+class ComputedTree(Closed):
+    """The tree of `nodes` nodes with the most expected tokens, by acceptance as `specexport tune` measures it."""
+
+    nodes: Nodes
+    """Most drafted tokens per round."""
+    depth: Depth
+    """Longest path."""
+    acceptance: Annotated[tuple[Rates, ...], Field(min_length=1, max_length=MAX_DEPTH)]
+    """Per depth: how often the target takes the draft's candidate of each rank, the most likely first."""
+
+    @cached_property
+    def shape(self) -> Tree:
+        """The nodes in window order; fewer than `nodes` where the rates name no more."""
+        return best_tree(self.acceptance, self.nodes, self.depth)
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        _require_shape(self, "acceptance")
+        return self
+
+
+class DynamicTree(Closed):
+    """A tree grown each round by the draft's own probabilities (EAGLE-2)."""
+
+    nodes: Nodes
+    """Drafted tokens per round: the most likely of all that were grown."""
+    depth: Depth
+    """Levels grown."""
+    branch: Annotated[int, Field(ge=1, le=_MAX_RANKS)]
+    """Nodes of a level that are expanded, and candidates of each."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if self.nodes < self.depth:
+            raise ValueError(
+                f"nodes: found {self.nodes}, expected at least depth = {self.depth}, or no path gets that long"
+            )
+        grown = self.branch + (self.depth - 1) * self.branch**2
+        if self.nodes > grown:
+            raise ValueError(
+                f"nodes: found {self.nodes}, expected at most {grown}, which is all that a branch of {self.branch} "
+                f"grows in {self.depth} levels"
+            )
+        return self
+
+
+def _tree_form(value: Any) -> str:
+    spelled = isinstance(value, SpelledTree) or (isinstance(value, dict) and "paths" in value)
+    return "SpelledTree" if spelled else "ComputedTree"
+
+
+StaticTree = Annotated[
+    Annotated[SpelledTree, Tag("SpelledTree")] | Annotated[ComputedTree, Tag("ComputedTree")],
+    Discriminator(_tree_form),
+]
+
+
+def _require_shape(tree: SpelledTree | ComputedTree, key: str) -> None:
+    try:
+        shape = tree.shape
+    except InvalidArgument as error:
+        raise ValueError(f"{key}: {error}") from None
+    if max(shape.ranks) >= _MAX_RANKS:
+        raise ValueError(f"{key}: found candidate {max(shape.ranks)}, expected 0..{_MAX_RANKS - 1}")
