@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specruntime.errors import InvalidArgument
+
 Rows = NDArray[np.int64]
 
 # A candidate of rank r is taken to be right with probability 1 / (2 + 3r). That is roughly what trained drafts reach;
@@ -64,6 +66,21 @@ def trimmed(tree: StaticTree, depth: int, nodes: int) -> StaticTree:
     return _planned(_renumbered(tree.parents, kept), tree.ranks[kept], tree.depths[kept])
 
 
+class Trimmings:
+    """The trimmed shapes of one tree, each made when it is first asked for."""
+
+    def __init__(self, tree: StaticTree) -> None:
+        self.tree = tree
+        self._known: dict[tuple[int, int], StaticTree] = {}
+
+    def within(self, depth: int, nodes: int) -> StaticTree:
+        """As `trimmed`."""
+        room = (min(depth, len(self.tree.levels)), min(nodes, len(self.tree.parents)))
+        if room not in self._known:
+            self._known[room] = trimmed(self.tree, *room)
+        return self._known[room]
+
+
 def without_nodes(parents: Rows, alive: NDArray[np.bool_]) -> tuple[Rows, Rows]:
     """(kept nodes, their parents renumbered) once nodes that are not `alive` [n] and all below them are gone."""
     alive = alive.copy()
@@ -74,13 +91,13 @@ def without_nodes(parents: Rows, alive: NDArray[np.bool_]) -> tuple[Rows, Rows]:
     return kept, _renumbered(parents, kept)
 
 
-def ancestor_mask(parents: Rows) -> NDArray[np.bool_]:
-    """[n, n] row i sees itself and its ancestors; `parents` [n] are indices into the same rows, -1 for none."""
-    mask = np.eye(len(parents), dtype=np.bool_)
-    for row, parent in enumerate(parents):
-        if parent >= 0:
-            mask[row] |= mask[parent]
-    return mask
+def require_candidates(file: str, candidates: int, tree: StaticTree) -> None:
+    """Raises `InvalidArgument` when the draft graph in `file` names too few candidates a row for the tree."""
+    needed = int(tree.ranks.max()) + 1
+    if candidates < needed:
+        raise InvalidArgument(
+            f"{file} names {candidates} candidates a row, the draft's tree needs {needed}: build the bundle again"
+        )
 
 
 class GrowingTree:

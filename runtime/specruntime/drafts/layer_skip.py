@@ -1,0 +1,88 @@
+"""The target drafts for itself with some of its layers (LayerSkip, https://arxiv.org/abs/2404.16710).
+
+It runs the profile `draft` of the session's own context. The layers it keeps have the committed rows in the target's
+cache already, so there is nothing to catch up with; step d writes row `cache length + d` of them, which the
+verification of the same round writes again. Holds no state of its own.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.drafts import NOTHING, Proposal, Room, Verdict
+from specruntime.engine import Context
+from specruntime.errors import InvalidArgument
+from specruntime.manifest import LayerSkipDraft
+from specruntime.sampling import Sampler
+from specruntime.statistics import EngineTally
+from specruntime.windows import run_counted
+
+DRAFT = "draft"
+
+
+class LayerSkipProposer:
+    """Proposes what the target's kept layers continue with, for the session that owns `target` and verifies next."""
+
+    def __init__(self, target: Context, spec: LayerSkipDraft) -> None:
+        """Never closes `target`. Raises `InvalidArgument` for a target graph without a profile `draft` of width 1."""
+        self.k = spec.k
+        self.tally = EngineTally()
+        profiles = {profile.name: profile for profile in target.spec.profiles}
+        found = profiles.get(DRAFT)
+        if found is None or (found.width, found.rows) != (1, 1):
+            raise InvalidArgument(
+                f"{target.spec.file} has the profiles {', '.join(profiles)}, expected {DRAFT!r} of width 1: "
+                "build the bundle again"
+            )
+        self._context = target
+        self._window = target.window(DRAFT)
+
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
+        # All but the last token are in the cache: the session asks for drafts only then.
+        start = len(tokens) - 1
+        count = min(room.depth, room.nodes, self.k, self._context.spec.capacity - start)
+        if count < 1:
+            return NOTHING
+        ids = np.empty(count, np.int64)
+        laws = _room_for_laws(count, self._context.spec.vocab_size, sampler)
+        token = int(tokens[-1])
+        for depth in range(count):
+            self._run(token, start + depth)
+            ids[depth] = token = self._choose(ids[:depth].tolist(), laws, sampler)
+        return Proposal(ids, laws)
+
+    def observe(self, verdict: Verdict) -> None: ...
+
+    def rewind(self, length: int) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _run(self, token: int, row: int) -> None:
+        window = self._window
+        window.input_ids[0, 0] = token
+        window.position_ids[0, 0] = row
+        window.cache_length[0] = row
+        window.logits_rows[0, 0] = 0
+        if window.window_mask is not None:
+            window.window_mask[0, 0, 0] = True
+        if window.query_lengths is not None:
+            window.query_lengths[0] = 1
+        run_counted(self._context, window, self.tally)
+
+    def _choose(self, drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler) -> int:
+        """The next draft. Under `match` it uses the target's own noise, so it agrees as often as the layers do."""
+        if sampler.greedy_ids_suffice:
+            return int(self._window.top_ids[0, 0])
+        logits = self._context.logits(self._window)[0, 0]
+        if laws is None:
+            return sampler.sample(logits, drafted)
+        laws[len(drafted)] = sampler.distribution(logits, drafted)
+        return sampler.stream(sampler.position + len(drafted), "draft").categorical(laws[len(drafted)])
+
+
+def _room_for_laws(count: int, vocab: int, sampler: Sampler) -> NDArray[np.float32] | None:
+    """[count, vocab] where drafts are drawn from their law; None where they are a function of logits and seed."""
+    if sampler.params.accept == "match" or sampler.params.temperature == 0:
+        return None
+    return np.empty((count, vocab), np.float32)
