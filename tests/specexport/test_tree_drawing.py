@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from specexport.cli import main
 from specexport.tree_drawing import draw_tree, node_probabilities, place_nodes, require_drawing
+from specexport.tree_sources import drawn_tree
 from specexport.trees import best_tree, expected_tokens, tree_of_paths
 from specruntime.errors import InvalidArgument
 from tests.conftest import RECIPES
@@ -52,6 +53,40 @@ def test_a_name_that_is_no_picture_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(InvalidArgument, match=r"--tree is .*expected a name that ends with .png"):
         require_drawing(tmp_path / "tree.txt")
+
+
+RECIPE = """
+name: pair
+target: {source: {random: {architecture: llama, sizes: {vocab_size: 272}, seed: 0}}}
+capacity: 256
+draft: {kind: eagle3, source: ./draft, %s}
+check: {prompts: [abc]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("stated", "nodes", "rated"),
+    [
+        ("tree: {nodes: 4, depth: 2, acceptance: [[0.5, 0.2], [0.4, 0.1]]}", 4, True),
+        ("tree: {paths: [[0], [1], [0, 0]]}", 3, False),
+    ],
+)
+def test_the_tree_of_a_recipe_is_drawn(tmp_path: Path, stated: str, nodes: int, rated: bool) -> None:
+    pytest.importorskip("matplotlib")
+    recipe, picture = tmp_path / "pair.yaml", tmp_path / "tree.png"
+    recipe.write_text(RECIPE % stated)
+    found = drawn_tree(recipe)
+    assert (found.title, len(found.tree.parents), found.acceptance is not None) == ("pair", nodes, rated)
+    result = CliRunner().invoke(main, ["inspect", str(recipe), "--tree", str(picture)])
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(picture) and picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_tree_without_one_shape_is_refused(tmp_path: Path) -> None:
+    recipe = tmp_path / "pair.yaml"
+    recipe.write_text(RECIPE % "dynamic_tree: {nodes: 9, depth: 3, branch: 3}")
+    with pytest.raises(InvalidArgument, match="grown anew each round"):
+        drawn_tree(recipe)
 
 
 def test_what_has_no_tree_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
