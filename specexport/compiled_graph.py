@@ -16,11 +16,13 @@ from specexport.digests import code_digest
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME, describe_graph, save_graph
 from specexport.graph_plan import PLAIN, GraphPlan
 from specexport.parity import ParityReport, measure_parity
+from specexport.parity_path import kept_reference, path_difference
 from specexport.parity_reference import load_reference
 from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.onnxruntime import onnxruntime_passes
 from specexport.passes.planned import plan_passes
 from specexport.passes.widen_bfloat16 import WidenBfloat16
+from specexport.plan_checks import check_plan, plan_profiles, require_layers
 from specexport.quiet import quiet
 from specexport.recipe import Backend
 from specexport.sources.cache import (
@@ -53,6 +55,7 @@ class CompiledGraph:
     spec: GraphSpec
     passes: tuple[PassReport, ...]
     canonical: CanonicalGraph
+    plan: GraphPlan = PLAIN
 
 
 def compile_graph(
@@ -68,8 +71,11 @@ def compile_graph(
     changed, unless `force`.
 
     A TensorRT variant is still ONNX here: `specexport.tensorrt.stage` makes its engine once it has passed the parity
-    check.
+    check. With a draft path the profiles compute the full path, and one more, `DRAFT_PROFILE`, the draft's.
+
+    Raises `CheckpointUnsupported` where the checkpoint has not what the plan needs.
     """
+    check_plan(plan, canonical)
     passes = _passes(backend, batch, plan)
     parts = {
         "canonical": canonical.key,
@@ -82,22 +88,27 @@ def compile_graph(
     }
     key = text_sha256(json.dumps(parts, sort_keys=True))
     place = cache_directory() / "compiled" / key
-    cached_entry(place, lambda directory: _write_entry(canonical, passes, directory), force=force)
+    cached_entry(place, lambda directory: _write_entry(canonical, plan, passes, directory), force=force)
     gc.collect()  # graph nodes and values point at each other: the rewritten weights would outlive the build
     record = read_record(place)
     spec = GraphSpec.model_validate_json(json.dumps(record["spec"]))
+    windows = plan_profiles(plan, [tensor.name for tensor in spec.outputs], profiles)
     return CompiledGraph(
         key=key,
         directory=place,
         files=(GRAPH_NAME, WEIGHTS_NAME),
-        spec=spec.model_copy(update={"profiles": profiles, "batch": batch, "engine": _engine(backend)}),
+        spec=spec.model_copy(update={"profiles": windows, "batch": batch, "engine": _engine(backend)}),
         passes=tuple(PassReport(r["name"], r["changed"], tuple(r["reasons"])) for r in record["passes"]),
         canonical=canonical,
+        plan=plan,
     )
 
 
 def _passes(backend: Backend, batch: int, plan: GraphPlan) -> tuple[GraphPass, ...]:
     if isinstance(backend, TensorRTBackend):
+        assert not plan.draft_layers, (
+            "an engine computes all its outputs: layers are kept in one of their own"
+        )
         return (*plan_passes(plan), *tensorrt_passes(batch))
     return (*plan_passes(plan), *onnxruntime_passes(backend.provider, plan))
 
@@ -118,14 +129,18 @@ def _engine(backend: Backend) -> OnnxRuntimeEngine:
     )
 
 
-def _write_entry(canonical: CanonicalGraph, passes: tuple[GraphPass, ...], directory: Path) -> None:
+def _write_entry(
+    canonical: CanonicalGraph, plan: GraphPlan, passes: tuple[GraphPass, ...], directory: Path
+) -> None:
     model = ir.load(canonical.directory / GRAPH_NAME)
     with quiet():
         reports = run_passes(model, passes)
+    require_layers(reports)
     save_graph(model, directory)
     engine = OnnxRuntimeEngine(minimum_version=_MINIMUM_ONNXRUNTIME)
     step = (Profile(name="step", width=1, rows=1),)
-    spec = describe_graph(model, canonical.facts, file=GRAPH_NAME, profiles=step, batch=1, engine=engine)
+    facts = replace(canonical.facts, layers=len(plan.kept_layers) or canonical.facts.layers)
+    spec = describe_graph(model, facts, file=GRAPH_NAME, profiles=step, batch=1, engine=engine)
     write_record(
         directory, {"spec": spec.model_dump(mode="json"), "passes": [asdict(report) for report in reports]}
     )
@@ -137,23 +152,28 @@ def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
         "graph": graph.key,
         "compared": [entry_digest(graph.directory), entry_digest(graph.canonical.directory)],
         "profiles": [(profile.width, profile.rows) for profile in graph.spec.profiles],
-        "code": code_digest("parity.py", "compiled_graph.py", "parity_reference.py"),
+        "code": code_digest("parity*.py", "compiled_graph.py"),
     }
     place = cache_directory() / "parity" / text_sha256(json.dumps(parts, sort_keys=True))
     cached_entry(place, lambda directory: write_record(directory, asdict(_run_parity(graph))), force=force)
     record = read_record(place)
-    return ParityReport(
-        record["logit_difference"],
-        tuple(record["layer_difference"]),
-        record["tokens"],
-        tuple(record["widths"]),
-        record["widened"],
-    )
+    return ParityReport(**record | {key: tuple(record[key]) for key in ("layer_difference", "widths")})
 
 
 def _run_parity(graph: CompiledGraph) -> ParityReport:
-    reference = load_reference(graph.canonical.directory)
-    report, widened = measure_on_host(graph, lambda context: measure_parity(context, reference))
+    plan, canonical = graph.plan, graph.canonical
+    reference = load_reference(canonical.directory)
+    if plan.kept_layers:
+        reference = kept_reference(canonical, plan.kept_layers, reference)
+
+    def measure(context: Context) -> ParityReport:
+        report = measure_parity(context, reference, plan.features)
+        if not plan.draft_layers:
+            return report
+        difference = path_difference(context, canonical, plan.draft_layers, reference)
+        return replace(report, draft_difference=difference)
+
+    report, widened = measure_on_host(graph, measure)
     return replace(report, widened=widened)
 
 
@@ -177,7 +197,7 @@ def _widen_into(directory: Path, graph: CompiledGraph) -> GraphSpec:
     spec = graph.spec
     return describe_graph(
         model,
-        graph.canonical.facts,
+        replace(graph.canonical.facts, layers=spec.layers),
         file=GRAPH_NAME,
         profiles=spec.profiles,
         batch=spec.batch,

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexport.errors import ParityError
+from specexport.graph_plan import FeatureSpec
 from specexport.parity_reference import ParityReference
-from specruntime.engine import Context
+from specruntime.engine import Context, Window
 from specruntime.windows import Feeder
 
 
@@ -21,6 +22,8 @@ class ParityReport:
     """Largest absolute differences from PyTorch. `layer_difference[n]` is over the key and value rows of layer n.
 
     `widened`: the graph is bfloat16, and its twin in float32 arithmetic was compared (see `WidenBfloat16`).
+    `feature_difference`: of the features that a draft reads, in units of the largest of them: hidden states have
+    outliers of any size. `draft_difference`: of the logits of a draft path (`specexport.parity_path`).
     """
 
     logit_difference: float
@@ -28,6 +31,8 @@ class ParityReport:
     tokens: int
     widths: tuple[int, ...]
     widened: bool = False
+    feature_difference: float | None = None
+    draft_difference: float | None = None
 
     def first_layer(self, tolerance: float) -> int | None:
         """The first layer whose KV rows differ by more than `tolerance`; None when it arises after the last one."""
@@ -36,23 +41,57 @@ class ParityReport:
         )
 
 
-def measure_parity(context: Context, reference: ParityReference) -> ParityReport:
-    """Half of the reference's tokens are prefilled, the rest judged width by width."""
+def measure_parity(
+    context: Context, reference: ParityReference, features: FeatureSpec | None = None
+) -> ParityReport:
+    """Half of the reference's tokens are prefilled, the rest judged width by width.
+
+    `features`: what the graph's output of that name must be.
+    """
     if context.spec.drafted > 1:
         return _measure_fused(context, reference)
     feeder = Feeder(context)
+    expected = _expected_features(reference, features) if features is not None else None
+    judged = _FeatureRows(expected)
     ids, tokens = reference.ids, len(reference.ids)
     start = max(1, tokens // 2)
-    worst = _difference(feeder.logits(feeder.feed(ids[:start], 0)), reference.logits[start - 1 : start])
+    prefilled = feeder.feed(ids[:start], 0, each=judged.compare)
+    worst = _difference(feeder.logits(prefilled), reference.logits[start - 1 : start])
     widths = _judged_widths(context)
     for width in cycle(widths):
         if start >= tokens:
             break
         count = min(width, tokens - start, feeder.judged_limit(start))
-        logits = feeder.logits(feeder.judge(ids[start : start + count], start))
-        worst = max(worst, _difference(logits, reference.logits[start : start + count]))
+        rows = feeder.judge(ids[start : start + count], start)
+        worst = max(worst, _difference(feeder.logits(rows), reference.logits[start : start + count]))
+        judged.compare(rows.window, start, count)
         start += count
-    return ParityReport(worst, _layer_differences(context, reference, tokens), tokens, widths)
+    layers = _layer_differences(context, reference, tokens)
+    return ParityReport(worst, layers, tokens, widths, feature_difference=judged.worst)
+
+
+def _expected_features(reference: ParityReference, features: FeatureSpec) -> NDArray[np.float32]:
+    """[T, F] by the hidden states of PyTorch."""
+    hidden = np.concatenate([reference.hidden[tap] for tap in features.taps], axis=-1)
+    projection = features.projection
+    return hidden if projection is None else hidden @ projection.astype(np.float32).T
+
+
+@dataclass
+class _FeatureRows:
+    """The largest difference of features so far, in units of the largest feature; None without features."""
+
+    expected: NDArray[np.float32] | None  # [T, F]
+    worst: float | None = None
+
+    def compare(self, window: Window, start: int, count: int) -> None:
+        """The first `count` rows of a window that has run at cache offset `start`."""
+        if self.expected is None:
+            return
+        assert window.features is not None, "the plan asked for features"
+        found, expected = window.features[0, :count], self.expected[start : start + count]
+        difference = _difference(found, expected) / max(float(np.abs(self.expected).max()), 1e-30)
+        self.worst = max(self.worst or 0.0, difference)
 
 
 def _measure_fused(context: Context, reference: ParityReference) -> ParityReport:
@@ -74,15 +113,24 @@ def _measure_fused(context: Context, reference: ParityReference) -> ParityReport
 
 
 def require_parity(report: ParityReport, tolerance: float, graph: str) -> None:
-    """Raises `ParityError` naming the layer at which the difference starts."""
-    if report.logit_difference <= tolerance:
-        return
-    begins = _name_place(report.first_layer(tolerance))
-    raise ParityError(
-        f"the {graph} graph differs from PyTorch by {report.logit_difference:.3g} on a logit, the recipe allows "
-        f"parity.tolerance {tolerance:.3g}; the difference starts {begins}: raise the tolerance only if that is the "
-        "precision you expect, otherwise report the architecture"
-    )
+    """Raises `ParityError` naming the layer at which the difference starts, or the draft output that differs."""
+    if not report.logit_difference <= tolerance:
+        begins = _name_place(report.first_layer(tolerance))
+        raise ParityError(
+            f"the {graph} graph differs from PyTorch by {report.logit_difference:.3g} on a logit, the recipe allows "
+            f"parity.tolerance {tolerance:.3g}; the difference starts {begins}: raise the tolerance only if that is "
+            "the precision you expect, otherwise report the architecture"
+        )
+    for difference, what in (
+        (report.feature_difference, "on a feature, in units of the largest one"),
+        (report.draft_difference, "on a logit of its draft path"),
+    ):
+        if difference is not None and not difference <= tolerance:
+            raise ParityError(
+                f"the {graph} graph differs from PyTorch by {difference:.3g} {what}, the recipe allows "
+                f"parity.tolerance {tolerance:.3g}: raise the tolerance only if that is the precision you expect, "
+                "otherwise report the architecture"
+            )
 
 
 def _name_place(layer: int | None) -> str:

@@ -50,7 +50,9 @@ class AddDraftPath:
         for name, value in (found.results | copied).items():
             value.name = DRAFT_PREFIX + name
             graph.outputs.append(value)
-        return PassReport(self.name, len(self._layers) - found.shared)
+        return PassReport(
+            self.name, 1 + len(self._layers) - found.shared
+        )  # the LM head and the copied layers
 
 
 class KeepLayers:

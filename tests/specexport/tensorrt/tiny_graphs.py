@@ -7,6 +7,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specexport.export import check_supported, trace_graph
+from specexport.graph_plan import PLAIN, GraphPlan
+from specexport.passes import run_passes
+from specexport.passes.planned import plan_passes
 
 CAPACITY = 128
 VOCAB = 250  # of 256: the tail is padding
@@ -37,6 +40,10 @@ def _traced(architecture: str, dtype: torch.dtype) -> ir.Model:
     return trace_graph(model, check_supported(model), capacity=CAPACITY, vocab_size=VOCAB).model
 
 
-def tiny_graph(architecture: str = "llama", dtype: torch.dtype = torch.float16) -> ir.Model:
-    """A fresh copy of the canonical graph, to be changed freely."""
-    return ir.serde.deserialize_model(ir.serde.serialize_model(_traced(architecture, dtype)))
+def tiny_graph(
+    architecture: str = "llama", dtype: torch.dtype = torch.float16, plan: GraphPlan = PLAIN
+) -> ir.Model:
+    """A fresh copy of the canonical graph as `plan` asks for it, to be changed freely."""
+    model = ir.serde.deserialize_model(ir.serde.serialize_model(_traced(architecture, dtype)))
+    run_passes(model, plan_passes(plan))
+    return model
