@@ -3,7 +3,7 @@
 import gc
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,6 +41,8 @@ from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile
 
 _MINIMUM_ONNXRUNTIME = "1.32.0"
 _LIBRARIES = ("transformers", "onnx-ir", "onnxscript", "onnxruntime")
+
+_PARITY_KEYS = tuple(field.name for field in fields(ParityReport))
 
 Report = TypeVar("Report")
 
@@ -157,7 +159,8 @@ def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
     place = cache_directory() / "parity" / text_sha256(json.dumps(parts, sort_keys=True))
     cached_entry(place, lambda directory: write_record(directory, asdict(_run_parity(graph))), force=force)
     record = read_record(place)
-    return ParityReport(**record | {key: tuple(record[key]) for key in ("layer_difference", "widths")})
+    lists = {"layer_difference": tuple(record["layer_difference"]), "widths": tuple(record["widths"])}
+    return ParityReport(**{name: record[name] for name in _PARITY_KEYS} | lists)
 
 
 def _run_parity(graph: CompiledGraph) -> ParityReport:
