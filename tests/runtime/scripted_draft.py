@@ -136,7 +136,11 @@ def pair_spec(levels: Sequence[tuple[int, int]] = (), *, capacity: int = 64, law
     plain = tuple(tensor.name for tensor in outputs if tensor.name != "logits")
     profiles = [profile.model_copy(update={"outputs": plain}) for profile in spec.profiles]
     if laws:
-        profiles += [profile.model_copy(update={"name": f"{profile.name}_law"}) for profile in spec.profiles]
+        profiles += [
+            profile.model_copy(update={"name": f"{profile.name}_law"})
+            for profile in spec.profiles
+            if not profile.name.startswith("prefill")
+        ]
     return spec.model_copy(update={"outputs": outputs, "profiles": tuple(profiles)})
 
 

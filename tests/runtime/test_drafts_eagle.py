@@ -431,27 +431,11 @@ def test_a_chain_ends_with_the_first_token_the_draft_doubts() -> None:
     assert counts[0] == 7 and min(counts) == 1 and len(set(counts)) > 2
 
 
-@pytest.mark.parametrize("shape", ["tree", "dynamic"])
-def test_a_level_without_a_likely_node_is_not_expanded(shape: str) -> None:
-    def of(bound: float) -> Drafting:
-        drafting = Drafting(
-            k=4,
-            tree=TREES["bush"] if shape == "tree" else None,
-            dynamic=DynamicTree(nodes=16, branch=3) if shape == "dynamic" else None,
-            stop_below=bound,
-        )
-        drafting.drafted()
-        return drafting
-
-    everything = found_nodes(of(0.0).last)
-    first = np.exp(best_of(clean_logits(Language(), PROMPT))[1][0])
-    assert len(of(first * 1.001).context.runs) == 1
-    assert all(len(path) == 1 for path in found_nodes(of(first * 1.001).last))
-    assert len(of(first * 0.999).context.runs) == 2
-    found = found_nodes(of(first * 0.999).last)
-    assert max(map(len, found)) == 2
-    if shape == "tree":
-        assert found == {path: token for path, token in everything.items() if len(path) <= 2}
+def test_a_prompt_goes_through_the_plain_windows_and_its_last_pair_through_one_with_a_law() -> None:
+    drafting = Drafting(SAMPLED, laws=True, prompt=list(range(20)), capacity=64)
+    assert drafting.drafted() == drafting.expected(4)
+    runs = drafting.context.runs
+    assert runs == ["prefill_8", "prefill_8", "extend_2", "step_law", "step_law", "step_law", "step_law"]
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree", "dynamic"])

@@ -141,8 +141,6 @@ def grow(candidates: Candidates, nodes: int, branch: int, depth: int) -> tuple[G
         asked_paths = [paths[i] for i in tree.ids(asked)]
         parents = tree.parents(asked)
         assert [paths[i] if i >= 0 else () for i in parents] == [path[:-1] for path in asked_paths]
-        worth = [sum(candidates.of(p[:end])[p[end]] for end in range(len(p))) for p in asked_paths]
-        assert tree.worth(asked).tolist() == worth
         if not asked_paths:
             break
     tree.paths = paths  # type: ignore[attr-defined]

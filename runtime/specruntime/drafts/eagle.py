@@ -82,9 +82,8 @@ class EagleProposer:
 
 
 def _grower(feeder: PairFeeder, spec: EagleDraft) -> Grower:
-    stop_below = spec.stop_below or 0.0
     if spec.dynamic is not None:
-        return DynamicGrower(feeder, spec.dynamic, depth=spec.k, stop_below=stop_below)
+        return DynamicGrower(feeder, spec.dynamic, depth=spec.k)
     if spec.tree is not None:
-        return StaticGrower(feeder, spec.tree, stop_below=stop_below)
-    return ChainGrower(feeder, stop_below=stop_below)
+        return StaticGrower(feeder, spec.tree)
+    return ChainGrower(feeder, stop_below=spec.stop_below or 0.0)

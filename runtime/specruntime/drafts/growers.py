@@ -83,12 +83,9 @@ class ChainGrower:
 
 
 class StaticGrower:
-    """Levels of the tree are not expanded once no node of them is likelier than `stop_below`."""
-
-    def __init__(self, feeder: PairFeeder, spec: TreeSpec, *, stop_below: float) -> None:
+    def __init__(self, feeder: PairFeeder, spec: TreeSpec) -> None:
         """Raises `InvalidArgument` for a tree that the feeder's windows cannot grow."""
         self._feeder = feeder
-        self._stop_below = stop_below
         tree = static_tree(spec.parents, spec.ranks)
         self._trees = Trimmings(tree)
         rows = [len(level.asked) for level in tree.levels]
@@ -108,29 +105,21 @@ class StaticGrower:
         self._feeder.begin_tree()
         for depth, level in enumerate(tree.levels):
             if depth > 0:
-                if not self._worth_asking(nodes, level, ladder, depth, pairs):
+                if not self._feeder.fits_level(ladder, depth, pairs):
                     break
-                answer = self._feeder.ask(
-                    ladder, answer, nodes.ids[level.asked], level.asked_parents, depth, pairs
-                )
+                ids = nodes.ids[level.asked]
+                answer = self._feeder.ask(ladder, answer, ids, level.asked_parents, depth, pairs)
             nodes.add(answer, level, depth)
         return nodes.proposal()
-
-    def _worth_asking(
-        self, nodes: "_Likeliest | _Drawn", level: Level, ladder: Ladder, depth: int, pairs: int
-    ) -> bool:
-        best = nodes.worth[level.asked + 1].max()
-        return bool(best >= _log(self._stop_below)) and self._feeder.fits_level(ladder, depth, pairs)
 
 
 class DynamicGrower:
     """EAGLE-2: the best `branch` nodes of each level are expanded, the best `nodes` of all are proposed."""
 
-    def __init__(self, feeder: PairFeeder, spec: DynamicTree, *, depth: int, stop_below: float) -> None:
+    def __init__(self, feeder: PairFeeder, spec: DynamicTree, *, depth: int) -> None:
         """Raises `InvalidArgument` for a tree that the feeder's windows cannot grow."""
         self._feeder = feeder
         self._spec = spec
-        self._stop_below = stop_below
         first = min(spec.branch, feeder.candidates)
         widths = [first + spec.branch * level for level in range(depth - 1)]
         _require_levels(feeder, feeder.plain, widths, [first, *[spec.branch] * (depth - 2)][: depth - 1])
@@ -146,8 +135,6 @@ class DynamicGrower:
             asked = tree.grow(*best_first(answer.ids, answer.logprobs, sampler, depth - 1))
             if depth == room.depth or not asked.size or not feeder.fits_level(ladder, depth, pairs):
                 break
-            if tree.worth(asked).max() < _log(self._stop_below):
-                break
             parents = np.searchsorted(above, tree.parents(asked)) + slot
             answer = feeder.ask(ladder, answer, tree.ids(asked), parents, depth, pairs)
             slot = slot + len(above)
@@ -162,14 +149,10 @@ class _Likeliest:
     def __init__(self, tree: StaticTree, sampler: Sampler) -> None:
         self._tree, self._sampler, self._count = tree, sampler, 0
         self.ids = np.zeros(len(tree.parents), np.int64)
-        self.worth = np.zeros(len(tree.parents) + 1)  # log-belief by window row
 
     def add(self, answer: Answer, level: Level, ahead: int) -> None:
-        ids, beliefs = best_first(answer.ids, answer.logprobs, self._sampler, ahead)
+        ids, _ = best_first(answer.ids, answer.logprobs, self._sampler, ahead)
         self.ids[level.start : level.stop] = ids[level.sources, level.ranks]
-        self.worth[level.start + 1 : level.stop + 1] = (
-            self.worth[level.parents] + beliefs[level.sources, level.ranks]
-        )
         self._count = level.stop
 
     def proposal(self) -> Proposal:
@@ -187,8 +170,6 @@ class _Drawn:
         self._paths: list[list[int]] = [[] for _ in range(len(tree.parents) + 1)]  # tokens by window row
         self._count = 0
         self.ids = np.zeros(len(tree.parents), np.int64)
-        self.worth = np.full(len(tree.parents) + 1, -np.inf)
-        self.worth[0] = 0.0
 
     def add(self, answer: Answer, level: Level, ahead: int) -> None:
         self._count = level.stop
@@ -209,7 +190,6 @@ class _Drawn:
                 self.ids[child] = token
                 self._alive[child] = True
                 self._paths[child + 1] = [*self._paths[row], token]
-                self.worth[child + 1] = self.worth[row] + np.log(law[token])
 
     def proposal(self) -> Proposal:
         kept, parents = without_nodes(self._tree.parents[: self._count], self._alive[: self._count])
@@ -225,10 +205,6 @@ class _Drawn:
 def _draws(sampler: Sampler) -> bool:
     """Whether the answer wants drafts drawn from a declared law."""
     return sampler.params.accept == "rejection" and sampler.params.temperature > 0
-
-
-def _log(probability: float) -> float:
-    return float(np.log(probability)) if probability > 0 else -np.inf
 
 
 def _require_levels(feeder: PairFeeder, ladder: Ladder, widths: list[int], rows: list[int]) -> None:

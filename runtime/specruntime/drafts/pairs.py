@@ -95,16 +95,14 @@ class PairFeeder:
     ) -> Answer:
         """Writes the pairs from `start` on that `tokens` [n] completes, in as many windows as they take.
 
-        `features` [n - 1 or more, h] by position. The answer is about token n. start <= n - 2.
+        `features` [n - 1 or more, h] by position. The answer is about token n, from a window of the ladder; a prompt
+        before it goes through the plain ones, which are wider. start <= n - 2.
         """
         end = len(tokens) - 1
-        while True:
-            window = self._chunk(ladder, end - start, start)
-            stop = min(start + window.profile.width, end)
-            answer = self._run_chain(window, features[start:stop], tokens[start + 1 : stop + 1], start)
-            if stop == end:
-                return answer
-            start = stop
+        if ladder is not self.plain and end - start > ladder.chain[-1].profile.width:
+            self._extend_to(end - 1, self.plain, features, tokens, start)
+            start = end - 1
+        return self._extend_to(end, ladder, features, tokens, start)
 
     def step(self, ladder: Ladder, before: Answer, token: int, position: int) -> Answer:
         """The pair at `position` of a drafted token, with the draft's own hidden row of the pair `before`."""
@@ -155,6 +153,22 @@ class PairFeeder:
     def logits(self, answer: Answer) -> NDArray[np.float32]:
         """[count, vocab] over the target's tokens, -inf for those the draft lacks; valid until the next run."""
         return self.context.logits(answer.window)[0, : answer.count, : self.vocab_size]
+
+    def _extend_to(
+        self,
+        end: int,
+        ladder: Ladder,
+        features: NDArray[np.float32],
+        tokens: NDArray[np.int64],
+        start: int,
+    ) -> Answer:
+        while True:
+            window = self._chunk(ladder, end - start, start)
+            stop = min(start + window.profile.width, end)
+            answer = self._run_chain(window, features[start:stop], tokens[start + 1 : stop + 1], start)
+            if stop == end:
+                return answer
+            start = stop
 
     def _chunk(self, ladder: Ladder, count: int, start: int) -> Window:
         """The narrowest window for all of the pairs, or the widest; only such that fit behind `start`."""

@@ -31,7 +31,7 @@ class Level:
     start: int
     stop: int  # the nodes of this depth
     sources: Rows  # [stop - start] index into the rows asked at this level: the node's parent
-    parents: Rows  # [stop - start] window row of the node's parent
+    parents: Rows  # [stop - start] the same as window rows
     ranks: Rows  # [stop - start]
 
 
@@ -131,10 +131,6 @@ class GrowingTree:
         best = self._best(self._nodes)
         self._asked = np.sort(best[best >= first][: self._branch])
         return self._asked
-
-    def worth(self, candidates: Rows) -> NDArray[np.float64]:
-        """Cumulative log-probabilities of the candidates."""
-        return self._worth[candidates]
 
     def ids(self, candidates: Rows) -> Rows:
         return self._ids[candidates]
