@@ -6,6 +6,7 @@ from specruntime.cli.check import check_command
 from specruntime.cli.generate import generate_command
 from specruntime.cli.group import RefusingGroup
 from specruntime.cli.inspect import inspect_command
+from specruntime.cli.serve import serve_command
 
 
 @click.group(cls=RefusingGroup)
@@ -17,5 +18,5 @@ def main() -> None:
     """
 
 
-for command in (generate_command, check_command, inspect_command):
+for command in (generate_command, check_command, inspect_command, serve_command):
     main.add_command(command)

@@ -66,7 +66,7 @@ class Delivery:
 
     delta: Delta
     authors: tuple[Author, ...]  # one per token
-    figures: Figures  # of the request so far; the same object in each of its deliveries
+    figures: Figures  # of the request up to here
 
     @property
     def last(self) -> bool:

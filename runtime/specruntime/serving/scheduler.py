@@ -7,6 +7,7 @@ steps every overdue or cancelled request leaves its slot and the next one takes 
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Condition, Thread
 from time import monotonic
 
@@ -49,7 +50,6 @@ class Ticket:
 
     def send(self, event: Event) -> None:
         """A receiver that fails is one that does not want the answer."""
-        self.figures.seconds = monotonic() - self.submitted
         try:
             self._deliver(event)
         except Exception:
@@ -205,7 +205,8 @@ class Scheduler:
                 self._release(turn.slot)
                 self.totals.ended[turn.delta.finish_reason] += 1
             authors = authors_of(turn.round, len(turn.delta.tokens))
-            ticket.send(Delivery(turn.delta, authors, ticket.figures))
+            ticket.figures.seconds = monotonic() - ticket.submitted
+            ticket.send(Delivery(turn.delta, authors, replace(ticket.figures)))
 
     @staticmethod
     def _count(figures: Figures, ticket: Ticket, round: Round, delivered: int) -> None:
@@ -234,6 +235,7 @@ class Scheduler:
         self.totals.ended[name] += 1
         if not isinstance(error, SpecError):
             _LOG.error("an answer ended with %s: %s", name, error, exc_info=error)
+        ticket.figures.seconds = monotonic() - ticket.submitted
         ticket.send(Failure(error, ticket.figures))
 
     def _end_without_slots(self) -> None:

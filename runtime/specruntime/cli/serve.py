@@ -1,0 +1,94 @@
+"""`serve`: the OpenAI-compatible server."""
+
+from pathlib import Path
+
+import click
+
+from specruntime.bundle import open_bundle
+from specruntime.cli.bundle_options import bundle_argument, engine_options, threads_option
+from specruntime.errors import BackendMissing
+
+_POSITIVE = click.IntRange(min=1)
+_SECONDS = click.FloatRange(min=0, min_open=True)
+
+
+@click.command("serve")
+@bundle_argument
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."
+)
+@click.option("--slots", type=_POSITIVE, default=4, show_default=True, help="Answers at the same time.")
+@click.option(
+    "--workers",
+    type=_POSITIVE,
+    default=1,
+    show_default=True,
+    help="Threads that run rounds at the same time.",
+)
+@click.option(
+    "--queue",
+    type=click.IntRange(min=0),
+    default=64,
+    show_default=True,
+    help="Requests that may wait; 429 beyond.",
+)
+@click.option(
+    "--api-key-file", type=click.Path(path_type=Path), help="Keys, one a line; any of them opens /v1."
+)
+@click.option("--model-name", help="What clients call the model; default: the bundle's name.")
+@click.option("--max-prompt-tokens", type=_POSITIVE, help="Longest prompt; default: the bundle's capacity.")
+@click.option(
+    "--max-body-kb", type=_POSITIVE, default=1024, show_default=True, help="Longest request body; 413 beyond."
+)
+@click.option(
+    "--timeout",
+    type=_SECONDS,
+    default=600.0,
+    show_default=True,
+    help="Seconds for a whole answer; 504 beyond.",
+)
+@click.option(
+    "--drain-timeout", type=_SECONDS, default=60.0, show_default=True,
+    help="Seconds that answers in progress have after SIGTERM.",
+)  # fmt: skip
+@threads_option
+def serve_command(
+    bundle: Path,
+    host: str,
+    port: int,
+    slots: int,
+    workers: int,
+    queue: int,
+    api_key_file: Path | None,
+    model_name: str | None,
+    max_prompt_tokens: int | None,
+    max_body_kb: int,
+    timeout: float,
+    drain_timeout: float,
+    threads: int | None,
+) -> None:
+    """Serves the BUNDLE over HTTP: /v1/chat/completions, /v1/completions, /v1/models, and a page to try it at /.
+
+    SIGTERM lets answers in progress end. Figures are at /metrics, states at /health and /ready.
+    """
+    try:
+        from specruntime.server.run import serve
+        from specruntime.server.settings import Settings, read_api_keys
+    except ImportError as error:
+        raise BackendMissing(
+            f"the server needs {error.name}, which is not installed: pip install 'specruntime[server]'"
+        ) from error
+    keys = () if api_key_file is None else read_api_keys(api_key_file)
+    with open_bundle(bundle, options=engine_options(threads)) as opened:
+        settings = Settings(
+            model_name=model_name or opened.manifest.name,
+            api_keys=keys,
+            max_body_bytes=1024 * max_body_kb,
+            max_prompt_tokens=max_prompt_tokens,
+            request_seconds=timeout,
+        )
+        serve(
+            opened, settings, host=host, port=port, slots=slots, workers=workers, queue_limit=queue,
+            drain_seconds=drain_timeout,
+        )  # fmt: skip

@@ -1,0 +1,63 @@
+"""What is answered instead of an answer: status, and the error body of the OpenAI API.
+
+Owns which error of the library is which status. Messages name cause and cure; of a defect only that there was one.
+"""
+
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument, OutOfMemory
+from specruntime.server.json_response import json_response
+from specruntime.serving.errors import Cancelled, DeadlinePassed, Draining, QueueFull
+
+
+@dataclass
+class Problem(Exception):
+    """An error as the API tells it."""
+
+    status: int
+    message: str
+    kind: str = "invalid_request_error"
+    code: str | None = None
+    parameter: str | None = None
+    retry_after: int | None = None  # seconds
+
+    @property
+    def body(self) -> dict[str, dict[str, str | None]]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.parameter,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> Response:
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return json_response(self.body, self.status, headers)
+
+
+def problem_of(error: Exception) -> Problem:
+    """The problem that an error of the library is to the client."""
+    if isinstance(error, Problem):
+        return error
+    text = str(error)
+    if isinstance(error, CapacityExceeded):
+        return Problem(400, text, code="context_length_exceeded", parameter="messages")
+    if isinstance(error, InvalidArgument | EmptyPrompt):
+        return Problem(400, text, code="invalid_value")
+    if isinstance(error, QueueFull):
+        return Problem(429, text, "rate_limit_error", "queue_full", retry_after=1)
+    if isinstance(error, Draining):
+        return Problem(503, text, "server_error", "draining", retry_after=5)
+    if isinstance(error, OutOfMemory):
+        return Problem(503, text, "server_error", "out_of_memory", retry_after=5)
+    if isinstance(error, DeadlinePassed):
+        return Problem(504, text, "server_error", "timeout")
+    if isinstance(error, Cancelled):
+        return Problem(499, text, "server_error", "cancelled")
+    return Problem(500, "the server failed at this request; its log says more", "server_error", "internal")

@@ -1,0 +1,82 @@
+"""Starting the server and ending it: nothing is cut off by a SIGTERM but what takes too long."""
+
+import socket
+import sys
+from logging import INFO
+from types import FrameType
+
+import uvicorn
+
+from specruntime.bundle import LoadedBundle
+from specruntime.errors import InvalidArgument
+from specruntime.server.app import create_app
+from specruntime.server.logs import log, log_to
+from specruntime.server.settings import Settings
+from specruntime.serving import Scheduler, SessionStepper
+
+_CONNECTIONS = 2048  # beyond the queue: who waits for a slot holds one
+
+
+def serve(
+    bundle: LoadedBundle,
+    settings: Settings,
+    *,
+    host: str,
+    port: int,
+    slots: int,
+    workers: int = 1,
+    queue_limit: int,
+    drain_seconds: float,
+) -> None:
+    """Serves until SIGTERM or SIGINT, then lets the answers in progress end, `drain_seconds` at most.
+
+    Raises `InvalidArgument` when the address cannot be listened on, `OutOfMemory` when the slots do not fit.
+    """
+    listener = _listen(host, port)
+    log_to(sys.stderr)
+    with Scheduler(SessionStepper(bundle, slots, workers=workers), queue_limit=queue_limit) as scheduler:
+        app = create_app(scheduler, bundle.tokenizer, bundle.manifest.target.capacity, settings)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=max(1, round(drain_seconds)),
+            server_header=False,
+        )
+        address = "http://{}:{}".format(*listener.getsockname()[:2])
+        log("serving", INFO, model=settings.model_name, address=address, slots=slots, queue=queue_limit)
+        _Draining(config, scheduler).run(sockets=[listener])
+    log("stopped", INFO, **dict(scheduler.totals.ended))
+
+
+class _Draining(uvicorn.Server):
+    """Tells the scheduler of a signal: what is queued and answered goes on, nothing new is taken."""
+
+    def __init__(self, config: uvicorn.Config, scheduler: Scheduler) -> None:
+        super().__init__(config)
+        self._scheduler = scheduler
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        log("draining", INFO, signal=sig, **_counts(self._scheduler))
+        self._scheduler.stop_accepting()
+        super().handle_exit(sig, frame)
+
+
+def _counts(scheduler: Scheduler) -> dict[str, int]:
+    now = scheduler.occupancy()
+    return {"active": now.active, "queued": now.queued}
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        raise InvalidArgument(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port"
+        ) from error
+    return listener

@@ -1,0 +1,101 @@
+"""Servers over loopback: one with text over the tiny bundle, and scripted ones whose engine can be held or broken."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+import pytest
+import uvicorn
+
+from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.server.app import create_app
+from specruntime.server.settings import Settings
+from specruntime.serving import Scheduler, SessionStepper
+from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
+from tests.runtime.scripted_engine import Language
+
+
+@dataclass
+class Running:
+    """A server that answers, and what is behind it."""
+
+    port: int
+    scheduler: Scheduler
+    bundle: LoadedBundle
+    engine: ScriptedEngine | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, key: str = "none") -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+
+@contextmanager
+def running(
+    bundle: LoadedBundle,
+    settings: Settings,
+    *,
+    slots: int = 2,
+    queue_limit: int = 16,
+    engine: ScriptedEngine | None = None,
+) -> Iterator[Running]:
+    """Serves the bundle from a thread of this process."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    with Scheduler(SessionStepper(bundle, slots), queue_limit=queue_limit) as scheduler:
+        app = create_app(scheduler, bundle.tokenizer, bundle.manifest.target.capacity, settings)
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        wait_for(lambda: server.started)
+        yield Running(listener.getsockname()[1], scheduler, bundle, engine)
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.002)
+
+
+@pytest.fixture(scope="package")
+def tiny_server(tiny_bundle: Path) -> Iterator[Running]:
+    with (
+        open_bundle(tiny_bundle, verify=False) as bundle,
+        running(bundle, Settings("tiny-random"), queue_limit=64) as server,
+    ):
+        yield server
+
+
+Serve = Callable[..., Running]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts scripted servers: `serve(slots=1, queue_limit=0, max_body_bytes=100, ...)`."""
+    open_ones = []
+
+    def start(*, slots: int = 1, queue_limit: int = 16, capacity: int = 64, **limits: object) -> Running:
+        bundle, engine = scripted_bundle(language=Language(habit=3.0), capacity=capacity)
+        settings = Settings("scripted", **limits)  # type: ignore[arg-type]  # each test names a real one
+        context = running(bundle, settings, slots=slots, queue_limit=queue_limit, engine=engine)
+        open_ones.append(context)
+        return context.__enter__()
+
+    yield start
+    for context in open_ones:
+        context.__exit__(None, None, None)

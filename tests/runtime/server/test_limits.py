@@ -1,0 +1,261 @@
+"""What a client may not do to a server: each limit has its status, and whoever leaves frees their slot."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specruntime import SamplingParams
+from specruntime.errors import InvalidArgument
+from specruntime.server.settings import Settings, read_api_keys
+from specruntime.serving import Stream, Work
+from tests.runtime.server.conftest import Running, Serve, wait_for
+from tests.runtime.server.http import PROMPT, ask, call, completion, request_bytes, require_error
+
+
+class Hold:
+    """Keeps a server's engine between two runs until it is released."""
+
+    def __init__(self, server: Running) -> None:
+        self.runs = 0
+        self._open = threading.Event()
+        assert server.engine is not None
+        server.engine.failing = self._pass
+
+    def _pass(self, context: int) -> bool:
+        self.runs += 1
+        assert self._open.wait(20)
+        return False
+
+    def release(self) -> None:
+        self._open.set()
+
+
+def pause(seconds: float) -> bool:
+    """A slow engine that does not fail."""
+    time.sleep(seconds)
+    return False
+
+
+def occupy(server: Running, requests: int = 1) -> list[Stream]:
+    """Requests from inside, the first of them in the slot."""
+    work = Work(np.array(PROMPT), SamplingParams(max_tokens=4))
+    streams = [Stream(server.scheduler, work) for _ in range(requests)]
+    wait_for(lambda: server.scheduler.occupancy().active == 1)
+    return streams
+
+
+def test_bodies_are_bounded_in_bytes(serve: Serve) -> None:
+    server = serve(max_body_bytes=400)
+    assert ask(server)[0] == 200
+    require_error(ask(server, user="x" * 256, stop=["y" * 200]), 413)
+    head = request_bytes(b"", length=10**9)
+    with server.connect() as connection:  # refused by what it claims, before it sends
+        connection.sendall(head)
+        assert b" 413 " in connection.recv(4096).split(b"\r\n")[0]
+    chunk = b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+    with server.connect() as connection:  # and by what it sends, when it claims nothing
+        connection.sendall(
+            chunk + b"Transfer-Encoding: chunked\r\n\r\n" + b"200\r\n" + b" " * 512 + b"\r\n0\r\n\r\n"
+        )
+        assert b" 413 " in connection.recv(4096).split(b"\r\n")[0]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(serve: Serve) -> None:
+    server = serve(read_seconds=0.1)
+    with server.connect() as connection:
+        connection.sendall(request_bytes(b'{"model"', length=100))
+        assert b" 408 " in connection.recv(4096).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff\xfe", b'{"max_tokens": NaN}', b'{"seed": ' + b"9" * 5000 + b"}", b"[" * 100_000],
+    ids=["empty", "cut", "no-utf8", "nan", "digits", "nested"],
+)
+def test_what_is_no_json_is_refused(serve: Serve, body: bytes) -> None:
+    server = serve()
+    require_error(call(server, "POST", "/v1/completions", body), 400)
+    assert ask(server)[0] == 200
+
+
+def test_bodies_of_other_types_are_refused(serve: Serve) -> None:
+    """A form of another site can send text/plain and no application/json without asking."""
+    server = serve()
+    body = json.dumps(completion()).encode()
+    answer = call(server, "POST", "/v1/completions", body, {"Content-Type": "text/plain"})
+    require_error(answer, 415)
+    assert "access-control-allow-origin" not in answer[2]
+
+
+def test_values_and_names_that_are_not_known_are_refused(serve: Serve) -> None:
+    server = serve()
+    assert "did you mean 'max_tokens'" in require_error(ask(server, max_token=3), 422)["message"]
+    assert require_error(ask(server, temperature="hot"), 422)["param"] == "temperature"
+    others: list[dict[str, Any]] = [
+        {"n": 2}, {"echo": True}, {"best_of": 3}, {"suffix": "x"}, {"stop": [""]}, {"prompt": []},
+    ]  # fmt: skip
+    for fields in others:
+        require_error(ask(server, **fields), 422)
+    assert require_error(ask(server, prompt=[5000]), 400)["code"] == "invalid_value"
+    assert require_error(ask(server, prompt=[1] * 65), 400)["code"] == "context_length_exceeded"
+    require_error(ask(server, prompt="text without a tokenizer"), 400)
+    require_error(ask(server, stop="text"), 400)
+    require_error(ask(server, logit_bias={"5000": 1}), 400)
+    require_error(ask(server, stream_options={"include_usage": True}), 400)
+    assert require_error(ask(server, model="other"), 404)["code"] == "model_not_found"
+
+
+def test_prompts_are_bounded_in_tokens(serve: Serve) -> None:
+    server = serve(max_prompt_tokens=4)
+    assert "at most 4" in require_error(ask(server), 400)["message"]
+
+
+def test_paths_and_methods_have_errors_of_the_same_shape(serve: Serve) -> None:
+    server = serve()
+    require_error(call(server, "GET", "/v1/nothing"), 404)
+    require_error(call(server, "GET", "/v1/models/other"), 404)
+    status, body, headers = call(server, "GET", "/v1/completions")
+    require_error((status, body, headers), 405)
+    assert headers["allow"] == "POST"
+
+
+def test_keys_open_v1_and_nothing_else_needs_one(serve: Serve) -> None:
+    server = serve(api_keys=("first", "second"))
+    for key in ("", "Bearer", "Bearer wrong", "Basic first", "Bearer \xe9"):
+        answer = call(server, "GET", "/v1/models", headers={"Authorization": key})
+        require_error(answer, 401)
+        assert answer[2]["www-authenticate"] == "Bearer"
+    for key in ("Bearer first", "bearer second"):
+        assert call(server, "GET", "/v1/models", headers={"Authorization": key})[0] == 200
+    for path in ("/", "/health", "/ready", "/metrics", "/openapi.json"):
+        assert call(server, "GET", path)[0] == 200
+    assert Settings("m", api_keys=("a",)).admits("a") and not Settings("m", api_keys=("a",)).admits("")
+
+
+def test_key_files_are_read_line_by_line(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# of the team\nfirst\n\n  second \n")
+    assert read_api_keys(file) == ("first", "second")
+    for text in ("", "# none\n", "k\xe9y\n"):
+        file.write_text(text)
+        with pytest.raises(InvalidArgument, match="one"):
+            read_api_keys(file)
+
+
+def test_a_full_queue_is_429_and_says_when_to_come_back(serve: Serve) -> None:
+    server = serve(slots=1, queue_limit=1)
+    hold = Hold(server)
+    streams = occupy(server, 2)
+    answer = ask(server)
+    hold.release()
+    assert require_error(answer, 429)["code"] == "queue_full"
+    assert answer[2]["retry-after"] == "1"
+    assert all(list(stream)[-1].last for stream in streams)
+
+
+def test_a_request_whose_time_is_over_is_504(serve: Serve) -> None:
+    server = serve(slots=1, request_seconds=0.1)
+    hold = Hold(server)
+    streams = occupy(server)
+    threading.Timer(0.3, hold.release).start()
+    for answer in (ask(server),):
+        assert require_error(answer, 504)["code"] == "timeout"
+    assert list(streams[0])[-1].last
+
+
+def test_time_that_is_over_in_mid_stream_is_the_last_event(serve: Serve) -> None:
+    server = serve(slots=1, request_seconds=0.3, capacity=4000)
+    assert server.engine is not None
+    server.engine.failing = lambda context: pause(0.02)
+    status, text, _ = ask(server, stream=True, max_tokens=3000)
+    events = [line for line in text.split("\n\n") if line]
+    assert status == 200 and len(events) > 1
+    assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "timeout"
+
+
+def test_a_draining_server_is_503(serve: Serve) -> None:
+    server = serve()
+    server.scheduler.stop_accepting()
+    assert require_error(ask(server), 503)["code"] == "draining"
+    assert call(server, "GET", "/ready")[:2] == (503, {"status": "draining"})
+    assert call(server, "GET", "/health")[0] == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_slot(serve: Serve, stream: bool) -> None:
+    server = serve(slots=1, capacity=8000)
+    assert server.engine is not None
+    server.engine.failing = lambda context: pause(0.002)
+    body = json.dumps(completion(stream=stream, max_tokens=7000)).encode()
+    connection = server.connect()
+    connection.sendall(request_bytes(body))
+    wait_for(lambda: server.scheduler.occupancy().active == 1)
+    if stream:
+        assert b"data: " in connection.recv(4096) + connection.recv(4096)
+    connection.close()
+    wait_for(lambda: server.scheduler.totals.ended["Cancelled"] == 1)
+    assert server.scheduler.totals.tokens < 7000
+    assert ask(server)[0] == 200
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_the_queue(serve: Serve) -> None:
+    server = serve(slots=1)
+    hold = Hold(server)
+    streams = occupy(server)
+    connection = server.connect()
+    connection.sendall(request_bytes(json.dumps(completion()).encode()))
+    wait_for(lambda: server.scheduler.occupancy().queued == 1)
+    connection.close()
+    time.sleep(0.1)
+    hold.release()
+    assert list(streams[0])[-1].last
+    wait_for(lambda: server.scheduler.totals.ended["Cancelled"] == 1)
+
+
+def test_a_client_that_does_not_read_is_cut_off_and_holds_no_slot(serve: Serve) -> None:
+    server = serve(slots=1, capacity=60000, write_seconds=0.2)
+    with server.connect() as connection:
+        body = json.dumps(
+            completion(stream=True, include_authors=True, max_tokens=4000, logprobs=20)
+        ).encode()
+        connection.sendall(request_bytes(body))
+        wait_for(lambda: server.scheduler.totals.ended.total() == 1, 60)
+        assert ask(server)[0] == 200
+        received = b""
+        while piece := connection.recv(1 << 20):
+            received += piece
+    assert b"[DONE]" not in received
+
+
+def test_an_engine_failure_is_500_without_its_details_and_the_next_request_is_answered(serve: Serve) -> None:
+    server = serve(slots=1)
+    assert server.engine is not None
+    failures = [True]
+    server.engine.failing = lambda context: bool(failures and failures.pop())
+    assert "scripted" not in require_error(ask(server), 500)["message"]
+    assert ask(server)[0] == 200
+
+
+def test_metrics_tell_what_happened(serve: Serve) -> None:
+    server = serve(slots=2)
+    for _ in range(3):
+        ask(server, max_tokens=50)
+    ask(server, model="other")
+    status, text, headers = call(server, "GET", "/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert lines["specruntime_tokens_total"] == "150.0"
+    assert lines['specruntime_responses_total{route="/v1/completions",status="200"}'] == "3.0"
+    assert lines['specruntime_responses_total{route="/v1/completions",status="404"}'] == "1.0"
+    assert lines["specruntime_kv_rows_limit"] == "128.0" and lines["specruntime_slots"] == "2.0"
+    assert lines["specruntime_first_token_seconds_count"] == "3.0"
+    assert 0 < float(lines['specruntime_acceptance_ratio{position="1"}']) <= 1
+    assert float(lines['specruntime_phase_seconds_total{phase="verify"}']) > 0
+    rounds = float(lines["specruntime_rounds_total"])
+    assert float(lines["specruntime_round_tokens_count"]) == rounds
+    assert float(lines['specruntime_round_tokens_bucket{le="+Inf"}']) == rounds
