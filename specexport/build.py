@@ -11,22 +11,23 @@ import yaml
 from specexport.build_record import BuiltGraph, build_record, bundle_manifest
 from specexport.bundle_place import check_output
 from specexport.bundle_writer import staged_bundle, write_build_record, write_manifest
+from specexport.canonical_draft import canonical_draft_key, export_canonical_draft
 from specexport.canonical_graph import CanonicalGraph, canonical_key, export_canonical
 from specexport.check_prompts import require_usable_prompts
-from specexport.compiled_graph import check_parity, compile_graph
+from specexport.compiled_graph import CompiledGraph, check_parity, compile_graph
 from specexport.currency import build_key, default_output, is_current
-from specexport.graph_files import draft_profiles, fused_draft_profiles, target_profiles
-from specexport.graph_plan import GraphPlan
-from specexport.parity import require_parity
-from specexport.recipe import ModelDraft, Recipe
-from specexport.recipe_checkpoints import Announce, RecipeCheckpoints
+from specexport.parity import ParityReport, require_parity
+from specexport.parity_draft import DraftParityReport, check_draft_parity, require_draft_parity
+from specexport.profile_times import measure_profile_times
+from specexport.recipe import EagleDraft, MedusaDraft, Recipe
+from specexport.recipe_checkpoints import Announce, RecipeCheckpoints, feature_draft_name
+from specexport.recipe_graphs import GraphRequest, candidates_of, graph_requests, with_named_outputs
 from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.machine import check_machine
 from specexport.tensorrt.options import TensorRTBackend
 from specexport.tensorrt.stage import compile_tensorrt, read_report
 from specexport.vocabulary import require_shared_vocabulary
 from specruntime.bundle import load_manifest
-from specruntime.manifest import Profile
 
 RECIPE_NAME = "recipe.yaml"
 
@@ -62,8 +63,8 @@ def build(
     require_usable_prompts(recipe.check, canonical["target"])
     checkpoints.release()
     graphs = {
-        name: _compile(recipe, name, graph, force=force, announce=announce, steps=steps)
-        for name, graph in canonical.items()
+        name: _compile(recipe, name, request, force=force, announce=announce, steps=steps)
+        for name, request in graph_requests(recipe, canonical).items()
     }
     announce("writing the bundle")
     with staged_bundle(output) as root:
@@ -73,8 +74,9 @@ def build(
             copytree(tokenizer, root / "tokenizer")
         (root / RECIPE_NAME).write_text(_resolved(recipe))
         announce("timing the widths")
-        write_build_record(root, {"key": key, **build_record(recipe, graphs, root)})
-        write_manifest(root, bundle_manifest(recipe, graphs, root))
+        times = {name: measure_profile_times(graph.placed(name), root) for name, graph in graphs.items()}
+        write_build_record(root, {"key": key, **build_record(recipe, graphs, times)})
+        write_manifest(root, bundle_manifest(recipe, graphs, times, root))
         load_manifest(root, verify=False)
     return output
 
@@ -82,7 +84,7 @@ def build(
 def _compile(
     recipe: Recipe,
     name: str,
-    canonical: CanonicalGraph,
+    request: GraphRequest,
     *,
     force: bool,
     announce: Announce,
@@ -91,11 +93,18 @@ def _compile(
     """One graph from its canonical form to what the backend loads, past the parity check."""
     backend = recipe.backend
     announce(f"lowering the {name} for {backend.kind}")
-    profiles, plan = _profiles(recipe, name), GraphPlan(fused_steps=_fused_steps(recipe, name))
-    lowered = compile_graph(canonical, backend, profiles=profiles, batch=recipe.batch, plan=plan, force=force)
+    lowered = compile_graph(
+        request.canonical,
+        backend,
+        profiles=request.profiles,
+        batch=recipe.batch,
+        plan=request.plan,
+        force=force,
+    )
+    if name == "draft":
+        lowered = with_named_outputs(lowered, recipe)
     announce(f"checking the {name} against PyTorch")
-    parity = check_parity(lowered, force=force)
-    require_parity(parity, recipe.parity.tolerance, name)
+    parity = _check_parity(recipe, name, lowered, force)
     if not isinstance(backend, TensorRTBackend):
         return BuiltGraph(lowered, parity)
     announce(f"compiling the {name} with {backend.kind}")
@@ -106,34 +115,64 @@ def _compile(
     return BuiltGraph(compiled, parity, report)
 
 
+def _check_parity(
+    recipe: Recipe, name: str, lowered: CompiledGraph, force: bool
+) -> ParityReport | DraftParityReport:
+    """Raises `ParityError` for a graph that differs from PyTorch by more than the recipe allows."""
+    tolerance = recipe.parity.tolerance
+    if name == "draft" and isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
+        found = check_draft_parity(lowered, force=force)
+        require_draft_parity(found, tolerance)
+        return found
+    parity = check_parity(lowered, force=force)
+    require_parity(parity, tolerance, name)
+    return parity
+
+
 def _export(recipe: Recipe, checkpoints: RecipeCheckpoints, force: bool) -> dict[str, CanonicalGraph]:
-    """The canonical graphs by name: the target, and the draft where it is a model with the target's vocabulary."""
-    capacities = {"target": recipe.capacity, "draft": recipe.draft_capacity}
-    graphs = {}
-    for name, digest in checkpoints.digests.items():
-        tokens, capacity = recipe.parity.tokens, capacities[name]
-        key = canonical_key(digest, precision=recipe.precision, capacity=capacity, reference_tokens=tokens)
-        graphs[name] = export_canonical(
-            key, checkpoints.loader(name), capacity=capacity, reference_tokens=tokens, force=force
-        )
+    """The canonical graphs by name: the target, and the draft where another checkpoint drafts for its vocabulary."""
+    if isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
+        target = _export_model(recipe, checkpoints, "target", force)
+        return {"target": target, "draft": _export_feature_draft(recipe, recipe.draft, checkpoints, force)}
+    graphs = {name: _export_model(recipe, checkpoints, name, force) for name in checkpoints.digests}
     sides = [(graph.name, graph.tokenizer, graph.facts.vocab_size) for graph in graphs.values()]
     for draft in sides[1:]:
         require_shared_vocabulary(sides[0], draft)
     return graphs
 
 
-def _fused_steps(recipe: Recipe, name: str) -> int:
-    """Steps of a fused draft graph, 0 for any other graph."""
-    draft = recipe.draft
-    return draft.k if name == "draft" and isinstance(draft, ModelDraft) and draft.fused else 0
+def _export_model(recipe: Recipe, checkpoints: RecipeCheckpoints, name: str, force: bool) -> CanonicalGraph:
+    tokens = recipe.parity.tokens
+    capacity = recipe.draft_capacity if name == "draft" else recipe.capacity
+    key = canonical_key(
+        checkpoints.digests[name], precision=recipe.precision, capacity=capacity, reference_tokens=tokens
+    )
+    return export_canonical(
+        key, checkpoints.loader(name), capacity=capacity, reference_tokens=tokens, force=force
+    )
 
 
-def _profiles(recipe: Recipe, name: str) -> tuple[Profile, ...]:
-    if _fused_steps(recipe, name):
-        return fused_draft_profiles(recipe.prefill_chunk)
-    if name == "draft":
-        return draft_profiles(recipe.prefill_chunk)
-    return target_profiles(recipe.verify_widths, recipe.prefill_chunk)
+def _export_feature_draft(
+    recipe: Recipe, draft: EagleDraft | MedusaDraft, checkpoints: RecipeCheckpoints, force: bool
+) -> CanonicalGraph:
+    candidates, tokens = candidates_of(draft), recipe.parity.tokens
+    key = canonical_draft_key(
+        checkpoints.digests["draft"],
+        checkpoints.digests["target"],
+        precision=recipe.precision,
+        capacity=recipe.draft_capacity,
+        candidates=candidates,
+        reference_tokens=tokens,
+    )
+    return export_canonical_draft(
+        key,
+        checkpoints.load_feature_draft,
+        name=feature_draft_name(draft),
+        capacity=recipe.draft_capacity,
+        candidates=candidates,
+        reference_tokens=tokens,
+        force=force,
+    )
 
 
 def _copy_graph(graph: BuiltGraph, destination: Path) -> None:

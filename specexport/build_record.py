@@ -9,24 +9,14 @@ from pathlib import Path
 from specexport.bundle_writer import record_files
 from specexport.compiled_graph import CompiledGraph
 from specexport.currency import LIBRARIES
+from specexport.draft_specs import adaptive_spec, draft_spec
 from specexport.parity import ParityReport
-from specexport.recipe import NgramDraft as NgramRecipe
+from specexport.parity_draft import DraftParityReport
+from specexport.profile_times import ProfileTimes
 from specexport.recipe import Recipe
-from specexport.step_times import measure_step_times
 from specexport.tensorrt.compile import CompiledEngine
 from specexport.tokenizer_files import describe_tokenizer
-from specruntime.errors import BackendIncompatible, BackendMissing
-from specruntime.manifest import (
-    SCHEMA_VERSION,
-    CheckPrompt,
-    CheckSpec,
-    DraftSpec,
-    GraphSpec,
-    Manifest,
-    NgramDraft,
-    NoneDraft,
-)
-from specruntime.manifest import ModelDraft as ModelDraftSpec
+from specruntime.manifest import SCHEMA_VERSION, CheckPrompt, CheckSpec, GraphSpec, Manifest
 
 
 @dataclass(frozen=True)
@@ -34,12 +24,19 @@ class BuiltGraph:
     """A compiled graph past its parity check; `engine` is the compiler's report where one made an engine file."""
 
     compiled: CompiledGraph
-    parity: ParityReport
+    parity: ParityReport | DraftParityReport
     engine: CompiledEngine | None = None
 
+    def placed(self, directory: str) -> GraphSpec:
+        """The manifest's entry of the graph, its file in `directory` of the bundle."""
+        spec = self.compiled.spec
+        return spec.model_copy(update={"file": f"{directory}/{spec.file}"})
 
-def build_record(recipe: Recipe, graphs: Mapping[str, BuiltGraph], root: Path) -> dict[str, object]:
-    """Versions, parity, passes and step times of the graphs already copied to `root`."""
+
+def build_record(
+    recipe: Recipe, graphs: Mapping[str, BuiltGraph], times: Mapping[str, ProfileTimes]
+) -> dict[str, object]:
+    """Versions, parity, passes and step times of the bundle's graphs."""
     versions = {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
     return {
         "machine": {"processor": platform.processor() or platform.machine(), "system": platform.platform()},
@@ -48,25 +45,20 @@ def build_record(recipe: Recipe, graphs: Mapping[str, BuiltGraph], root: Path) -
             name: {
                 "checkpoint": graph.compiled.canonical.name,
                 "key": graph.compiled.key,
+                "plan": graph.compiled.plan.describe(),
                 "parity": asdict(graph.parity) | {"tolerance": recipe.parity.tolerance},
                 "passes": [asdict(report) for report in graph.compiled.passes],
                 "engine": graph.engine.model_dump(mode="json") if graph.engine is not None else None,
-                **_step_times(graph, name, root),
+                **times[name].record(graph.compiled.spec),
             }
             for name, graph in graphs.items()
         },
     }
 
 
-def _step_times(graph: BuiltGraph, name: str, root: Path) -> dict[str, object]:
-    """`step_ms` by width, or null and `step_ms_reason` where this machine cannot run the engine it built."""
-    try:
-        return {"step_ms": measure_step_times(_placed(graph, name), root)}
-    except (BackendMissing, BackendIncompatible) as error:  # a device this host lacks: parity ran on its CPU
-        return {"step_ms": None, "step_ms_reason": f"the build host cannot run the engine: {error}"}
-
-
-def bundle_manifest(recipe: Recipe, graphs: Mapping[str, BuiltGraph], root: Path) -> Manifest:
+def bundle_manifest(
+    recipe: Recipe, graphs: Mapping[str, BuiltGraph], times: Mapping[str, ProfileTimes], root: Path
+) -> Manifest:
     """The manifest of a bundle whose files are all in `root` by now."""
     target = graphs["target"].compiled.canonical
     return Manifest(
@@ -74,29 +66,15 @@ def bundle_manifest(recipe: Recipe, graphs: Mapping[str, BuiltGraph], root: Path
         name=recipe.name,
         producer=f"specexport {version('specexport')}",
         precision=recipe.precision,
-        target=_placed(graphs["target"], "target"),
-        draft=_draft_spec(recipe, graphs),
+        target=graphs["target"].placed("target"),
+        draft=draft_spec(recipe.draft, graphs["draft"].placed("draft") if "draft" in graphs else None),
+        adaptive=adaptive_spec(recipe.draft, {name: found.by_name for name, found in times.items()}),
         eos_token_ids=target.eos_token_ids,
         tokenizer=describe_tokenizer(root, "tokenizer") if target.tokenizer is not None else None,
         rope=target.rope,
         check=_check_spec(recipe),
         files=record_files(root),
     )
-
-
-def _placed(graph: BuiltGraph, directory: str) -> GraphSpec:
-    """The graph's entry with its file's path inside the bundle."""
-    spec = graph.compiled.spec
-    return spec.model_copy(update={"file": f"{directory}/{spec.file}"})
-
-
-def _draft_spec(recipe: Recipe, graphs: Mapping[str, BuiltGraph]) -> DraftSpec:
-    draft = recipe.draft
-    if isinstance(draft, NgramRecipe):
-        return NgramDraft(k=draft.k, max_n=draft.max_n, min_n=draft.min_n)
-    if draft.kind == "model":
-        return ModelDraftSpec(k=draft.k, fused=draft.fused, graph=_placed(graphs["draft"], "draft"))
-    return NoneDraft()
 
 
 def _check_spec(recipe: Recipe) -> CheckSpec:

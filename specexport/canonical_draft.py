@@ -88,6 +88,7 @@ def export_canonical_draft(
         tokenizer=None,
         eos_token_ids=(),
         rope=record["rope"],
+        heads=record["heads"],
     )
 
 
@@ -130,4 +131,5 @@ def _write_entry(
         "vocab_size": vocab,
         "padded_vocab_size": padded,
     }
-    write_record(directory, {"facts": facts, "rope": rope, "taps": taps})
+    heads = draft.config.heads if isinstance(draft, MedusaHeads) else None
+    write_record(directory, {"facts": facts, "rope": rope, "taps": taps, "heads": heads})

@@ -40,6 +40,7 @@ class CanonicalGraph:
     rope: str | None
     hidden_size: int | None = None
     no_hidden: str | None = None
+    heads: int | None = None  # of Medusa heads
 
 
 def canonical_key(digest: str, *, precision: str, capacity: int, reference_tokens: int) -> str:

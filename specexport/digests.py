@@ -7,19 +7,23 @@ from importlib.metadata import version
 from pathlib import Path
 
 import specexport
-from specexport.recipe import ModelDraft, ModelSource, NoiseSource, Recipe
+from specexport.recipe import EagleDraft, MedusaDraft, ModelDraft, ModelSource, NoiseSource, Recipe
 from specexport.sources import locate
 from specexport.sources.address import parse_address
 from specexport.sources.cache import text_sha256
+from specexport.sources.drafts import locate_draft
+from specexport.sources.pruned import is_pruned
 
 
 def source_digest(spec: ModelSource, target_digest: str = "") -> str:
     """Hex SHA-256 that changes when the checkpoint does, without loading it; files are fetched if need be.
 
-    `target_digest` is the digest of the target that `noise_of_target` copies. Raises `SourceError`.
+    `target_digest` is the digest of the target that `noise_of_target` copies, or a pruned draft takes its tables from.
+    Raises `SourceError`.
     """
     if isinstance(spec.source, str):
-        return locate(parse_address(spec.source), spec.sha256).digest
+        located = locate(parse_address(spec.source), spec.sha256)
+        return text_sha256(located.digest + target_digest) if is_pruned(located.directory) else located.digest
     made = {
         "source": spec.source.model_dump(),
         "torch": version("torch"),
@@ -30,11 +34,21 @@ def source_digest(spec: ModelSource, target_digest: str = "") -> str:
 
 
 def checkpoint_digests(recipe: Recipe) -> dict[str, str]:
-    """`source_digest` of each checkpoint a recipe names: "target", and "draft" where a model drafts."""
+    """`source_digest` of each checkpoint a recipe names: "target", and "draft" where another one drafts."""
     digests = {"target": source_digest(recipe.target)}
     if isinstance(recipe.draft, ModelDraft):
         digests["draft"] = source_digest(recipe.draft, digests["target"])
+    if isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
+        digests["draft"] = feature_draft_digest(recipe.draft)
     return digests
+
+
+def feature_draft_digest(draft: EagleDraft | MedusaDraft) -> str:
+    """Hex SHA-256 that changes when the files of a draft on the target's features do. Raises `SourceError`."""
+    if isinstance(draft.source, str):
+        return locate_draft(draft.source).digest
+    made = {"kind": draft.kind, "source": draft.source.model_dump(), "torch": version("torch")}
+    return text_sha256(json.dumps(made, sort_keys=True))
 
 
 @cache

@@ -48,21 +48,21 @@ def save_graph(model: ir.Model, directory: Path) -> None:
 def target_profiles(verify_widths: Sequence[int], prefill_chunk: int) -> tuple[Profile, ...]:
     """A plain step, one window per verify width with all its rows judged, and the prefill ladder."""
     verify = tuple(Profile(name=f"verify_{width}", width=width, rows=width) for width in verify_widths)
-    return (Profile(name="step", width=1, rows=1), *verify, *_prefill_ladder(prefill_chunk))
+    return (Profile(name="step", width=1, rows=1), *verify, *prefill_ladder(prefill_chunk))
 
 
 def draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:
     """A step, the two-token window that catches up after full acceptance, and the prefill ladder."""
     catch_up = Profile(name="catch_up", width=CATCH_UP_WIDTH, rows=1)
-    return (Profile(name="step", width=1, rows=1), catch_up, *_prefill_ladder(prefill_chunk))
+    return (Profile(name="step", width=1, rows=1), catch_up, *prefill_ladder(prefill_chunk))
 
 
 def fused_draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:
     """The two-token window that every proposal of a fused draft is, and the prefill ladder."""
-    return (Profile(name="draft", width=CATCH_UP_WIDTH, rows=1), *_prefill_ladder(prefill_chunk))
+    return (Profile(name="draft", width=CATCH_UP_WIDTH, rows=1), *prefill_ladder(prefill_chunk))
 
 
-def _prefill_ladder(chunk: int) -> tuple[Profile, ...]:
+def prefill_ladder(chunk: int) -> tuple[Profile, ...]:
     """`chunk` and its halves, so that the end of a prompt is not padded to a whole chunk."""
     widths = {chunk}
     while chunk // 2 >= NARROWEST_PREFILL:

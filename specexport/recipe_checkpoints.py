@@ -1,18 +1,32 @@
-"""The checkpoints a recipe names, by the graph each becomes: "target", and "draft" where a model drafts."""
+"""The checkpoints a recipe names: "target", and "draft" where another checkpoint drafts."""
 
 from collections.abc import Callable
 
 from specexport.checkpoint import Checkpoint, load_checkpoint
 from specexport.digests import checkpoint_digests
+from specexport.draft_models import (
+    DraftTarget,
+    Eagle3Draft,
+    EagleDraft,
+    MedusaHeads,
+    draft_target,
+    load_eagle,
+    load_medusa,
+)
+from specexport.draft_models.random_drafts import random_eagle, random_medusa
+from specexport.recipe import EagleDraft as EagleRecipe
+from specexport.recipe import MedusaDraft as MedusaRecipe
 from specexport.recipe import ModelDraft, Recipe
+from specexport.sources.drafts import locate_draft
 
 Announce = Callable[[str], None]
+FeatureDraft = EagleDraft | Eagle3Draft | MedusaHeads
 
 
 class RecipeCheckpoints:
     """Loaded when first needed and kept until `release`; the digests cost no loading.
 
-    Raises what `load_checkpoint` and `checkpoint_digests` raise.
+    Raises what `load_checkpoint`, `load_eagle`, `load_medusa` and `checkpoint_digests` raise.
     """
 
     def __init__(self, recipe: Recipe, announce: Announce) -> None:
@@ -23,6 +37,14 @@ class RecipeCheckpoints:
 
     def loader(self, name: str) -> Callable[[], Checkpoint]:
         return lambda: self._load(name)
+
+    def load_feature_draft(self) -> tuple[FeatureDraft, DraftTarget]:
+        """The draft of a recipe whose draft reads the target's features, and what it takes from the target."""
+        draft, target = self._recipe.draft, self._load("target")
+        assert isinstance(draft, (EagleRecipe, MedusaRecipe)), "only these read features"
+        side = draft_target(target.model, name=target.name, vocab_size=target.vocab_size)
+        self._announce("loading the draft into PyTorch")
+        return _feature_draft(draft, side), side
 
     def release(self) -> None:
         """Frees the PyTorch weights."""
@@ -36,3 +58,29 @@ class RecipeCheckpoints:
             spec = recipe.draft if name == "draft" and isinstance(recipe.draft, ModelDraft) else recipe.target
             self._loaded[name] = load_checkpoint(spec, recipe.precision, target=target)
         return self._loaded[name]
+
+
+def feature_draft_name(draft: EagleRecipe | MedusaRecipe) -> str:
+    """What messages and the build record call the draft."""
+    source = draft.source
+    return source if isinstance(source, str) else f"random {draft.kind} (seed {source.random.seed})"
+
+
+def _feature_draft(draft: EagleRecipe | MedusaRecipe, target: DraftTarget) -> FeatureDraft:
+    return _heads(draft, target) if isinstance(draft, MedusaRecipe) else _eagle(draft, target)
+
+
+def _heads(draft: MedusaRecipe, target: DraftTarget) -> MedusaHeads:
+    source = draft.source
+    if isinstance(source, str):
+        return load_medusa(locate_draft(source).directory, target, feature_draft_name(draft))
+    made = source.random
+    return random_medusa(target, seed=made.seed, heads=made.heads, layers=made.layers)
+
+
+def _eagle(draft: EagleRecipe, target: DraftTarget) -> EagleDraft | Eagle3Draft:
+    source = draft.source
+    if isinstance(source, str):
+        return load_eagle(locate_draft(source).directory, draft.kind, target, feature_draft_name(draft))
+    made = source.random
+    return random_eagle(draft.kind, target, seed=made.seed, draft_vocab_size=made.draft_vocab_size)

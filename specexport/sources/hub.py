@@ -1,6 +1,7 @@
 """Checkpoints on the Hugging Face hub: downloaded once per revision, then read without a network."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from specexport.errors import SourceError
@@ -8,28 +9,47 @@ from specexport.sources.address import HubRepository
 from specexport.sources.cache import text_sha256
 from specexport.sources.located import Located
 
-_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"]
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True)
+class HubFiles:
+    """What is fetched of a repository (`patterns`), and one of which weight files makes it whole."""
+
+    patterns: tuple[str, ...]
+    weights: tuple[str, ...]
+    tokenizer: bool
+
+
+MODEL_FILES = HubFiles(
+    ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"), ("model.safetensors",), tokenizer=True
+)
+DRAFT_FILES = HubFiles(
+    ("*.json", "*.safetensors", "*.bin", "*.pt"),
+    ("model.safetensors", "pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt"),
+    tokenizer=False,
+)
 _DUPLICATES = ["original/*", "consolidated*", "onnx/*"]
 
 
-def locate_hub(address: HubRepository) -> Located:
+def locate_hub(address: HubRepository, files: HubFiles = MODEL_FILES) -> Located:
     """The repository's snapshot; from the local hub cache when it is there, so later builds need no network.
 
     Raises `SourceError` for an unknown repository or revision, missing access rights, or no network.
     """
-    directory = _cached(address) or _download(address)
-    if missing := _missing_files(directory):
+    directory = _cached(address, files) or _download(address, files)
+    if missing := _missing_files(directory, files):
+        expected = "a transformers checkpoint in safetensors" if files.tokenizer else "a draft"
         raise SourceError(
-            f"{address}: no {missing[0]} in {directory}, expected a transformers checkpoint in safetensors; "
+            f"{address}: no {missing[0]} in {directory}, expected {expected}; "
             "if its download was cut short, connect once and build again"
         )
     # A snapshot directory is named after its commit, which fixes every byte below it.
     return Located(directory, None, text_sha256(f"hub://{address.repository}@{directory.name}"))
 
 
-def _cached(address: HubRepository) -> Path | None:
+def _cached(address: HubRepository, files: HubFiles) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -37,33 +57,36 @@ def _cached(address: HubRepository) -> Path | None:
         found = snapshot_download(
             address.repository,
             revision=address.revision,
-            allow_patterns=_FILES,
+            allow_patterns=list(files.patterns),
             ignore_patterns=_DUPLICATES,
             local_files_only=True,
         )
     except (LocalEntryNotFoundError, ValueError):
         return None
     directory = Path(str(found))
-    has_tokenizer = any((directory / name).is_file() for name in _TOKENIZERS)
-    return directory if has_tokenizer and not _missing_files(directory) else None
+    has_tokenizer = not files.tokenizer or any((directory / name).is_file() for name in _TOKENIZERS)
+    return directory if has_tokenizer and not _missing_files(directory, files) else None
 
 
-def _missing_files(directory: Path) -> list[str]:
+def _missing_files(directory: Path, files: HubFiles) -> list[str]:
     """What a whole checkpoint would have; a download that was killed leaves some files out."""
     index = directory / _INDEX
-    weights = ["model.safetensors"]
+    weights = [next((name for name in files.weights if (directory / name).is_file()), files.weights[0])]
     if index.is_file():
         weights = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     return [name for name in ("config.json", *weights) if not (directory / name).is_file()]
 
 
-def _download(address: HubRepository) -> Path:
+def _download(address: HubRepository, files: HubFiles) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         found = snapshot_download(
-            address.repository, revision=address.revision, allow_patterns=_FILES, ignore_patterns=_DUPLICATES
+            address.repository,
+            revision=address.revision,
+            allow_patterns=list(files.patterns),
+            ignore_patterns=_DUPLICATES,
         )
         return Path(str(found))
     except RevisionNotFoundError:
