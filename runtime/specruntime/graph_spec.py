@@ -37,13 +37,15 @@ class AliasPair(Closed):
 class Profile(Closed):
     """One static shape the engine is run at: W = `width`, R = `rows`.
 
-    `outputs` names what a run of it computes; None: every output of the graph.
+    `outputs` names what a run of it fills; None: every output of the graph. `file` is the ONNX file of a path that is
+    run without the rest of the graph, beside the graph's own and on the same weights; None: the graph's own file.
     """
 
     name: str
     width: Size
     rows: Size
     outputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    file: RelativePath | None = None
 
     def computes(self, output: str) -> bool:
         """Whether a run fills this output of the graph."""

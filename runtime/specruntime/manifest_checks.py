@@ -70,6 +70,10 @@ def _check_profiles(label: str, graph: GraphSpec, contract: Contract) -> None:
 
 def _check_outputs(label: str, graph: GraphSpec, profile: Profile) -> None:
     if profile.outputs is None:
+        if profile.file is not None:
+            refuse(
+                f"{label}: profile {profile.name!r} has a file of its own, expected it to list its outputs"
+            )
         return
     if isinstance(graph.engine, TensorRTEngine):
         refuse(
@@ -93,6 +97,7 @@ def _files_used(manifest: Manifest) -> Iterable[str]:
 
 def _graph_files(graph: GraphSpec) -> Iterable[str]:
     yield graph.file
+    yield from (profile.file for profile in graph.profiles if profile.file is not None)
     if isinstance(graph.engine, TensorRTEngine) and graph.engine.stripped_weights_from is not None:
         yield (PurePosixPath(graph.file).parent / graph.engine.stripped_weights_from).as_posix()
 

@@ -403,6 +403,16 @@ CONTRADICTORY: dict[str, tuple[Callable[[], Document], Callable[[Document], obje
         _tensorrt,
         ["draft: profile 'step' lists outputs, but tensorrt computes them all"],
     ),
+    "a path's file without a list of what it fills": (
+        eagle,
+        lambda d: _profile(d, "step_law").update(file="draft.onnx"),
+        ["draft: profile 'step_law' has a file of its own, expected it to list its outputs"],
+    ),
+    "a path's file without a hash": (
+        layer_skip,
+        lambda d: d["target"]["profiles"][3].update(file="path.onnx"),
+        ["'path.onnx' is used but has no entry under 'files'"],
+    ),
     "step times of no profile": (
         sound_document,
         lambda d: d.update(adaptive={"step_ms": {"verify_9": 3.0}, "draft_ms": {}}),

@@ -11,11 +11,14 @@ from specruntime.errors import EngineFailed
 from specruntime.sampling import Sampler, SamplingParams
 from tests.runtime.scripted_engine import (
     VOCAB,
+    Bench,
     Language,
     ScriptedContext,
+    clean_logits,
     clean_rows,
     draft_spec,
     reference_decode,
+    target_spec,
 )
 
 GREEDY = SamplingParams()
@@ -154,3 +157,38 @@ def test_reset_heals_a_failed_cache() -> None:
     drafting.proposer.reset()
     assert not drafting.context.rows(64).any()
     assert drafting.propose() == drafting.expected(4)
+
+
+@pytest.mark.parametrize(
+    "params", [GREEDY, SamplingParams(temperature=0.8, seed=2)], ids=["greedy", "sampled"]
+)
+def test_a_token_the_model_doubts_is_the_last_of_its_round(params: SamplingParams) -> None:
+    """Its own probability at temperature 1, whatever the sampling; the doubted token is still proposed."""
+    plain, stopping = Drafting(params, k=8), Drafting(params, k=8)
+    expected = plain.propose()
+    chances = []
+    for depth, token in enumerate(expected):
+        logits = clean_logits(plain.language, [*PROMPT, *expected[:depth]]).astype(np.float64)
+        chances.append(float(np.exp(logits[token]) / np.exp(logits).sum()))
+    bound = sum(sorted(chances)[2:4]) / 2
+    last = next(depth for depth, chance in enumerate(chances) if chance < bound)
+    stopping.proposer = ModelProposer(stopping.context, k=8, stop_below=bound)
+    assert stopping.propose() == expected[: last + 1]
+    assert len(stopping.context.runs) == last + 1, "no step is spent behind it"
+    assert 0 < last < 7
+
+
+def test_a_confidence_stop_changes_no_token() -> None:
+    for params in (
+        GREEDY,
+        SamplingParams(temperature=0.9, seed=6),
+        SamplingParams(temperature=0.9, accept="rejection"),
+    ):
+        context = ScriptedContext(draft_spec(capacity=200), Language(drift=2))
+        draft = ModelProposer(context, k=4, stop_below=0.5)
+        bench = Bench(target=target_spec(capacity=200), proposer=draft)
+        tokens = bench.decode(PROMPT, 60, params)
+        stats = bench.session.stats
+        assert 0 < stats.accepted < stats.proposed < 4 * stats.rounds
+        if params.accept == "match":
+            assert tokens == reference_decode(bench.language, PROMPT, 60, params)

@@ -258,7 +258,7 @@ def _changed(spec: GraphSpec, name: str, change: dict[str, object]) -> GraphSpec
 def test_a_cache_beyond_memory_names_the_capacity(engine: OrtEngine, spec: GraphSpec, rows: int) -> None:
     large = _changed(spec, "past_key.0", {"shape": ("B", 2, rows, 16)}).model_copy(update={"capacity": rows})
     with pytest.raises(OutOfMemory, match=f"KV cache of target/graph.onnx at capacity {rows}: lower"):
-        OrtContext(engine._session, large)
+        OrtContext(engine._sessions, large)
 
 
 @pytest.mark.parametrize("columns", [2**50, 10**18, 10**30])
@@ -267,7 +267,7 @@ def test_logits_beyond_memory_do_not_blame_the_cache(
 ) -> None:
     large = _changed(spec, "logits", {"shape": ("B", "R", columns)})
     with pytest.raises(OutOfMemory, match=r"no memory for logits of target/graph\.onnx at step") as caught:
-        OrtContext(engine._session, large)
+        OrtContext(engine._sessions, large)
     assert "capacity" not in str(caught.value) and "cache" not in str(caught.value)
 
 

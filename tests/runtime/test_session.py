@@ -328,3 +328,13 @@ def test_statistics_add_up() -> None:
     session.begin(GREEDY)
     assert session.stats.tokens == 0, "each answer has its own statistics"
     assert stats.tokens > 0
+
+
+@pytest.mark.parametrize("params", [None, {"temperature": 0}, 3])
+def test_begin_takes_sampling_params_and_nothing_else(params: object) -> None:
+    bench = Bench()
+    bench.session.append(PROMPT)
+    with pytest.raises(InvalidArgument, match="begin takes SamplingParams, found"):
+        bench.session.begin(params)  # type: ignore[arg-type]
+    bench.session.begin(SamplingParams())
+    assert bench.session.round().tokens

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specruntime.drafts import Proposal
-from specruntime.errors import InvalidArgument
+from specruntime.drafts import Proposal, Verdict
+from specruntime.errors import EngineFailed, InvalidArgument
+from specruntime.full_width import FullWidthDraft
 from specruntime.generation import complete
 from specruntime.judgement import trials
 from specruntime.sampling import SamplingParams, token_logprobs
@@ -282,3 +283,43 @@ def test_sampled_children_keep_the_law_of_the_target(lawful: bool) -> None:
     chi = ((pairs[:, 0] - pairs[:, 1]) ** 2 / pairs.sum(axis=1)).sum()
     assert len(pairs) >= 8 and accepted > 50
     assert (chi < len(pairs) + 4 * np.sqrt(2 * len(pairs))) is np.bool_(lawful)
+
+
+def test_fillers_widen_a_tree_and_change_nothing() -> None:
+    answer = reference_decode(Language(), PROMPT, 80, GREEDY)
+    draft = TreeTableDraft(
+        len(PROMPT), answer, lambda i: None if i % 3 == 0 else ([0, 0, 1], [0, 1, 0]), lambda i: i % 2
+    )
+    bench = Bench(target=target_spec(verify=(5, 10), capacity=120), proposer=FullWidthDraft(draft, 9))
+    assert bench.decode(PROMPT, 80) == answer
+    assert bench.target.runs.count("verify_10") == bench.session.stats.rounds
+    assert bench.session.stats.proposed == 9 * bench.session.stats.rounds
+    assert bench.target.kept
+
+
+class Failing(TreeTableDraft):
+    failing = False
+
+    def observe(self, verdict: Verdict) -> None:
+        if self.failing:
+            raise EngineFailed("scripted failure")
+
+
+@pytest.mark.parametrize("round_of_the_failure", [0, 2])
+def test_a_draft_that_fails_while_it_listens_poisons_the_session(round_of_the_failure: int) -> None:
+    answer = reference_decode(Language(), PROMPT, 80, GREEDY)
+    draft = Failing(len(PROMPT), answer, lambda _: BUSHY, lambda i: i % 3)
+    bench = Bench(target=WIDE, proposer=draft)
+    bench.session.append(PROMPT)
+    bench.session.begin(GREEDY)
+    draft.failing = False
+    for _ in range(round_of_the_failure):
+        bench.session.round()
+    before = bench.session.tokens.tolist()
+    draft.failing = True
+    with pytest.raises(EngineFailed, match="scripted failure"):
+        bench.session.round()
+    assert bench.session.poisoned and bench.session.tokens.tolist() == before
+    draft.failing = False
+    bench.session.reset()
+    assert bench.decode(PROMPT, 20) == answer[:20]

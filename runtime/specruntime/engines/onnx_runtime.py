@@ -51,43 +51,49 @@ class OrtEngine:
         _require_version(ort.__version__, entry.minimum_version, spec.file)
         self.spec = spec
         providers = _providers(ort, options.provider or entry.provider)
-        path = root / spec.file
-        try:
-            self._session: Any = ort.InferenceSession(
-                path, _session_options(ort, entry, options), providers=providers
-            )
-        except Exception as error:
-            raise BackendIncompatible(
-                f"onnxruntime {ort.__version__} cannot load {spec.file}: {_first_line(error)}; build the bundle again "
-                "with the onnxruntime of this host, or install the version named in build.json"
-            ) from error
-        release_mapped_pages(path.parent)
-        check_signature(self._session, spec)
+        self._sessions: dict[
+            str, Any
+        ] = {}  # by file: the graph's own, and paths that run without the rest of it
+        for file in dict.fromkeys((spec.file, *(p.file for p in spec.profiles if p.file is not None))):
+            settings = _session_options(ort, entry, options)
+            if file != spec.file:
+                # Packed copies of weights would be private to the session; unpacked they are the mapped file's pages.
+                settings.add_session_config_entry("session.disable_prepacking", "1")
+            try:
+                self._sessions[file] = ort.InferenceSession(root / file, settings, providers=providers)
+            except Exception as error:
+                raise BackendIncompatible(
+                    f"onnxruntime {ort.__version__} cannot load {file}: {_first_line(error)}; build the bundle again "
+                    "with the onnxruntime of this host, or install the version named in build.json"
+                ) from error
+            check_signature(self._sessions[file], spec, file)
+        release_mapped_pages((root / spec.file).parent)
 
     def new_context(self) -> "OrtContext":
-        if self._session is None:
+        if not self._sessions:
             raise WrongState("the engine is closed; open the bundle again")
-        return OrtContext(self._session, self.spec)
+        return OrtContext(self._sessions, self.spec)
 
     def end_profiling(self) -> str:
         """Stops the profile asked for by `EngineOptions.profile_to`; the path of the JSON file."""
-        return str(self._session.end_profiling())
+        return str(self._sessions[self.spec.file].end_profiling())
 
     def close(self) -> None:
-        self._session = None
+        self._sessions = {}
 
 
 class OrtContext:
     """One session's KV cache and staging buffers in host memory. Not thread-safe."""
 
-    def __init__(self, session: Any, spec: GraphSpec) -> None:
+    def __init__(self, sessions: Mapping[str, Any], spec: GraphSpec) -> None:
         """Allocates the buffers and runs each profile once on them, then zeroes the cache."""
         self.spec = spec
         self.replays: dict[str, int] = {}
-        self._session = session
         self._slabs = _allocate_slabs(spec)
         self._cache = {name: slab[i] for names, slab in self._slabs for i, name in enumerate(names)}
-        self._bound = {p.name: _BoundProfile(session, spec, p, self._cache) for p in spec.profiles}
+        self._bound = {
+            p.name: _BoundProfile(sessions[p.file or spec.file], spec, p, self._cache) for p in spec.profiles
+        }
         for bound in self._bound.values():
             bound.run()
         self.zero()
@@ -125,7 +131,6 @@ class OrtContext:
         self._bound = {}
         self._cache = {}
         self._slabs = []
-        self._session = None
 
 
 class _BoundProfile:
@@ -135,14 +140,16 @@ class _BoundProfile:
         self, session: Any, spec: GraphSpec, profile: Profile, cache: Mapping[str, NDArray[Any]]
     ) -> None:
         past_of = {pair.output: pair.input for pair in spec.aliases}
-        self._inputs = {t.name: _first(cache.get(t.name), t, spec, profile) for t in spec.inputs}
+        taken = {value.name for value in session.get_inputs()}
+        self._inputs = {
+            t.name: _first(cache.get(t.name), t, spec, profile) for t in spec.inputs if t.name in taken
+        }
         self._outputs = {
             t.name: _first(cache.get(past_of.get(t.name, "")), t, spec, profile)
             for t in spec.outputs
             if profile.computes(t.name)
         }
         self._session = session
-        self._options = None if profile.outputs is None else _partial_run()
         self._name = f"{spec.file} at {profile.name}"
         self._binding = session.io_binding()
         for name, array in self._inputs.items():
@@ -156,7 +163,7 @@ class _BoundProfile:
 
     def run(self) -> None:
         try:
-            self._session.run_with_iobinding(self._binding, self._options)
+            self._session.run_with_iobinding(self._binding)
         except Exception as error:
             raise EngineFailed(
                 f"onnxruntime failed while running {self._name}: {_first_line(error)}"
@@ -243,13 +250,6 @@ def _session_options(ort: Any, entry: OnnxRuntimeEngine, options: EngineOptions)
 def _usable_cores() -> int:
     """Cores this process may run on, not the machine's."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _partial_run() -> Any:
-    """Options of a run that computes what is bound as output and nothing else."""
-    options = _import_onnxruntime().RunOptions()
-    options.only_execute_path_to_fetches = True
-    return options
 
 
 def _providers(ort: Any, provider: str) -> list[str]:

@@ -19,31 +19,42 @@ _DTYPES = {
 }
 
 
-def check_signature(session: Any, spec: GraphSpec) -> None:
-    """Raises `BackendIncompatible` naming the tensor and what either side says of it."""
+def check_signature(session: Any, spec: GraphSpec, file: str) -> None:
+    """Raises `BackendIncompatible` naming the tensor and what either side says of it.
+
+    `file` is the graph's own, or that of a profile's path: such a file has the outputs that its profiles fill, and of
+    the inputs those its path reads. Where paths have files, the graph's own leaves out what only they fill.
+    """
+    paths = [profile for profile in spec.profiles if profile.file is not None]
+    own = [profile for profile in spec.profiles if (profile.file or spec.file) == file]
+    filled = [t for t in spec.outputs if any(p.computes(t.name) for p in own)] if paths else spec.outputs
     for kind, values, tensors in (
         ("input", session.get_inputs(), spec.inputs),
-        ("output", session.get_outputs(), spec.outputs),
+        ("output", session.get_outputs(), filled),
     ):
         found = {value.name: value for value in values}
         listed = {tensor.name: tensor for tensor in tensors}
-        if found.keys() != listed.keys():
-            difference = sorted(found.keys() ^ listed.keys())
+        difference = found.keys() ^ listed.keys()
+        if kind == "input" and file != spec.file:
+            difference = found.keys() - listed.keys()
+        if difference:
             raise BackendIncompatible(
-                f"{spec.file} and the manifest disagree on {kind}s: {', '.join(difference)}; build the bundle again"
+                f"{file} and the manifest disagree on {kind}s: {', '.join(sorted(difference))}; build the bundle again"
             )
-        for name, tensor in listed.items():
-            _check_value(spec, tensor, found[name].type, found[name].shape)
+        for name, value in found.items():
+            _check_value(file, spec, listed[name], value.type, value.shape)
 
 
-def _check_value(spec: GraphSpec, tensor: TensorSpec, dtype: str, shape: Sequence[int | str | None]) -> None:
+def _check_value(
+    file: str, spec: GraphSpec, tensor: TensorSpec, dtype: str, shape: Sequence[int | str | None]
+) -> None:
     found, expected = _DTYPES.get(dtype, dtype), tensor.dtype
     if found != expected:
-        raise _mismatch(spec, tensor.name, found, expected)
+        raise _mismatch(file, tensor.name, found, expected)
     sizes = [spec.batch if size == "B" else size for size in tensor.shape]
     fits = len(shape) == len(sizes) and all(map(_agree, shape, sizes))
     if not fits:
-        raise _mismatch(spec, tensor.name, str(list(shape)), str(list(tensor.shape)))
+        raise _mismatch(file, tensor.name, str(list(shape)), str(list(tensor.shape)))
 
 
 def _agree(found: int | str | None, listed: int | str) -> bool:
@@ -51,8 +62,8 @@ def _agree(found: int | str | None, listed: int | str) -> bool:
     return not isinstance(found, int) or found == listed
 
 
-def _mismatch(spec: GraphSpec, name: str, found: str, expected: str) -> BackendIncompatible:
+def _mismatch(file: str, name: str, found: str, expected: str) -> BackendIncompatible:
     return BackendIncompatible(
-        f"{spec.file} and the manifest disagree on {name}: found {found} in the file, {expected} in the manifest; "
+        f"{file} and the manifest disagree on {name}: found {found} in the file, {expected} in the manifest; "
         "build the bundle again"
     )
