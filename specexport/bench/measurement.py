@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 from specexport.bench.prompts import BenchPrompt
 from specruntime.errors import EngineFailed
@@ -14,7 +14,9 @@ from specruntime.params import SamplingParams
 from specruntime.session import Session
 from specruntime.timing import TimedAnswer
 
-Mode = Literal["plain", "speculative", "pytorch", "pytorch-compiled"]
+Mode = (
+    str  # "plain", "pytorch", "pytorch-compiled"; "speculative", or a bundle's name where there are several
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Measurement:
     rounds: int
     proposed: int = 0
     accepted: int = 0
+    accepted_at: tuple[int, ...] = ()  # rounds that accepted a draft at this depth
     engine_seconds: float | None = None  # inside engine calls; None for PyTorch, which is not taken apart
 
 
@@ -48,6 +51,7 @@ class Run:
     proposed: int
     accepted: int
     acceptance_length: float
+    acceptance_by_position: tuple[float, ...]  # share of rounds that accepted a draft at depth 0, 1, ...
     host_percent: float | None  # of the whole time, outside engine calls; None for PyTorch
     output_sha256: str  # of the token ids
 
@@ -71,6 +75,7 @@ def measure_session(
         rounds=stats.rounds,
         proposed=stats.proposed,
         accepted=stats.accepted,
+        accepted_at=tuple(stats.accepted_at),
         engine_seconds=answer.engine_seconds,
     )
 
@@ -100,6 +105,7 @@ def combine(prompt: BenchPrompt, mode: Mode, prompt_tokens: int, repeats: Sequen
         proposed=first.proposed,
         accepted=first.accepted,
         acceptance_length=1 + first.accepted / first.rounds if first.rounds else 1.0,
+        acceptance_by_position=tuple(count / first.rounds for count in first.accepted_at),
         host_percent=_host_percent(repeats),
         output_sha256=hashlib.sha256(json.dumps(first.token_ids).encode()).hexdigest(),
     )

@@ -36,8 +36,7 @@ def draw_speeds(report: BenchReport, path: Path) -> None:
         )
     axes.set_xticks(range(len(prompts)), prompts, rotation=45, ha="right")
     axes.set_ylabel("tokens per second, prefill included")
-    axes.set_title(
-        f"{Path(report.bundle).name}, {report.machine['processor']}, {report.machine['threads']} threads"
-    )
+    names = ", ".join(Path(facts.path).name for facts in report.bundles.values())
+    axes.set_title(f"{names}, {report.machine['processor']}, {report.machine['threads']} threads")
     axes.legend()
     figure.savefig(path, dpi=150)

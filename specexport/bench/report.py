@@ -6,48 +6,82 @@ equal outputs that is the ratio of the times. Nothing here is computed from a fo
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from statistics import geometric_mean
 from typing import Any
 
 from specexport.bench.measurement import Mode, Run
 from specexport.bench.memory import MemoryUse
 
 REFERENCE: Mode = "plain"
+PYTORCH: tuple[Mode, ...] = ("pytorch", "pytorch-compiled")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFacts:
+    """What one of the bundles is and needs."""
+
+    path: str
+    draft: str  # its kind
+    adaptive: bool  # whether the number of drafts follows acceptance and times
+    step_ms: dict[str, dict[str, float]]  # milliseconds by role of the graph and by width
+    memory: MemoryUse
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "path": self.path,
+            "draft": self.draft,
+            "adaptive": self.adaptive,
+            **_step_times(self.step_ms),
+            **self.memory.as_dict(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """Everything one `run_bench` measured."""
+    """Everything one `run_bench` measured. `bundles` by mode; the first of them also decodes plainly."""
 
     machine: dict[str, Any]
-    bundle: str
     settings: dict[str, Any]
     runs: tuple[Run, ...]
-    step_ms: dict[str, dict[str, float]]  # milliseconds by role of the graph and by width
-    memory: MemoryUse
+    bundles: dict[Mode, BundleFacts]
+
+    @property
+    def first(self) -> BundleFacts:
+        return next(iter(self.bundles.values()))
+
+    @property
+    def drafting(self) -> tuple[Mode, ...]:
+        """The modes that draft, in the order of the bundles."""
+        found = {run.mode for run in self.runs}
+        return tuple(mode for mode in self.bundles if mode in found and mode != REFERENCE)
 
     @property
     def own_mode(self) -> Mode:
-        """How the bundle decodes when nobody says: speculative, or plain where nothing drafts."""
-        return "speculative" if any(run.mode == "speculative" for run in self.runs) else "plain"
+        """How the bundle decodes when nobody says; of several, the fastest over all prompts."""
+        speeds = {mode: _speed(self.runs, mode) or 0.0 for mode in self.drafting}
+        return max(speeds, key=lambda mode: speeds[mode], default=REFERENCE)
 
     def differing(self) -> list[Run]:
         """Runs whose tokens are not those of plain decoding. Sampled PyTorch draws its own noise and is left out."""
         expected = {run.prompt: run.output_sha256 for run in self.runs if run.mode == REFERENCE}
         comparable = [
-            run for run in self.runs if self.settings["temperature"] == 0 or run.mode == "speculative"
+            run for run in self.runs if self.settings["temperature"] == 0 or run.mode not in PYTORCH
         ]
         return [run for run in comparable if run.output_sha256 != expected[run.prompt]]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        drafts = {"draft_step_ms": self.step_ms["draft"]} if "draft" in self.step_ms else {}
         return {
             "machine": self.machine,
-            "bundle": self.bundle,
+            "bundle": self.first.path,
+            "draft": self.first.draft,
+            "adaptive": self.first.adaptive,
             "settings": self.settings,
             "runs": [run.as_dict() for run in self.runs],
-            "step_ms": self.step_ms["target"],
-            **drafts,
+            **_step_times(self.first.step_ms),
+            "bundles": {mode: facts.as_dict() for mode, facts in self.bundles.items()},
             "summary": self.summary(),
         }
 
@@ -58,27 +92,67 @@ class BenchReport:
             by_category.setdefault(run.category, []).append(run)
         return {
             **self._figures(self.runs),
-            **self.memory.as_dict(),
+            **self.first.memory.as_dict(),
             "outputs_equal": not self.differing(),
             "differing": [{"prompt": run.prompt, "mode": run.mode} for run in self.differing()],
             "categories": {category: self._figures(runs) for category, runs in by_category.items()},
+            "fastest": self.fastest(),
         }
 
+    def fastest(self) -> dict[str, Mode]:
+        """By prompt: the mode of most tokens per second that is not PyTorch."""
+        found: dict[str, Run] = {}
+        for run in self.runs:
+            best = found.get(run.prompt)
+            if run.mode not in PYTORCH and (best is None or run.tokens_per_second > best.tokens_per_second):
+                found[run.prompt] = run
+        return {prompt: run.mode for prompt, run in found.items()}
+
     def _figures(self, runs: Sequence[Run]) -> dict[str, Any]:
-        speeds = {
-            mode: _speed(runs, mode) for mode in ("plain", "speculative", "pytorch", "pytorch-compiled")
-        }
-        own = speeds[self.own_mode]
+        speeds = {mode: _speed(runs, mode) for mode in (REFERENCE, *self.drafting, *PYTORCH)}
+        own = self.own_mode
+        fastest = self.fastest()
         return {
-            "speedup_vs_plain": _ratio(speeds["speculative"], speeds["plain"]),
-            "speedup_vs_pytorch": _ratio(own, speeds["pytorch"]),
-            "speedup_vs_pytorch_compiled": _ratio(own, speeds["pytorch-compiled"]),
-            "plain_speedup_vs_pytorch": _ratio(speeds["plain"], speeds["pytorch"]),
-            "acceptance_length": _acceptance_length(runs, self.own_mode),
-            "host_percent": _host_percent(runs, self.own_mode),
-            "plain_host_percent": _host_percent(runs, "plain"),
+            "speedup_vs_plain": _ratio(speeds[own], speeds[REFERENCE]) if own != REFERENCE else None,
+            "speedup_vs_pytorch": _ratio(speeds[own], speeds["pytorch"]),
+            "speedup_vs_pytorch_compiled": _ratio(speeds[own], speeds["pytorch-compiled"]),
+            "plain_speedup_vs_pytorch": _ratio(speeds[REFERENCE], speeds["pytorch"]),
+            "acceptance_length": _acceptance_length(runs, own),
+            "acceptance_by_position": _acceptance_by_position(runs, own),
+            "host_percent": _host_percent(runs, own),
+            "plain_host_percent": _host_percent(runs, REFERENCE),
             "tokens_per_second": speeds,
+            "modes": {mode: self._mode_figures(runs, mode) for mode in self.drafting},
+            "fastest_speedup_vs_plain": _mean_speedup(runs, fastest),
         }
+
+    def _mode_figures(self, runs: Sequence[Run], mode: Mode) -> dict[str, Any]:
+        return {
+            "speedup_vs_plain": _ratio(_speed(runs, mode), _speed(runs, REFERENCE)),
+            "mean_speedup_vs_plain": _mean_speedup(runs, {run.prompt: mode for run in runs}),
+            "worst_speedup_vs_plain": min(_speedups(runs, {run.prompt: mode for run in runs})),
+            "acceptance_length": _acceptance_length(runs, mode),
+            "acceptance_by_position": _acceptance_by_position(runs, mode),
+            "host_percent": _host_percent(runs, mode),
+        }
+
+
+def _step_times(step_ms: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    drafts = {"draft_step_ms": step_ms["draft"]} if "draft" in step_ms else {}
+    return {"step_ms": step_ms["target"], **drafts}
+
+
+def _speedups(runs: Sequence[Run], modes: dict[str, Mode]) -> list[float]:
+    """Against plain decoding, of each prompt in its mode."""
+    speeds = {(run.prompt, run.mode): run.tokens_per_second for run in runs}
+    return [
+        speeds[run.prompt, modes[run.prompt]] / run.tokens_per_second for run in runs if run.mode == REFERENCE
+    ]
+
+
+def _mean_speedup(runs: Sequence[Run], modes: dict[str, Mode]) -> float:
+    """The geometric mean over prompts, which counts a prompt of few tokens as much as one of many."""
+    return geometric_mean(_speedups(runs, modes))
 
 
 def _of(runs: Iterable[Run], mode: str) -> list[Run]:
@@ -103,53 +177,16 @@ def _acceptance_length(runs: Sequence[Run], mode: str) -> float:
     return 1 + sum(run.accepted for run in chosen) / rounds if rounds else 1.0
 
 
+def _acceptance_by_position(runs: Sequence[Run], mode: str) -> list[float]:
+    """Share of all rounds in this mode that accepted a draft at depth 0, 1, ..."""
+    chosen = _of(runs, mode)
+    rounds = sum(run.rounds for run in chosen)
+    rows = [[share * run.rounds for share in run.acceptance_by_position] for run in chosen]
+    return [sum(counts) / rounds for counts in zip_longest(*rows, fillvalue=0.0)] if rounds else []
+
+
 def _host_percent(runs: Sequence[Run], mode: str) -> float:
     """Of all the time in this mode, the share outside engine calls."""
     chosen = _of(runs, mode)
     total = sum(run.total_ms for run in chosen)
     return sum((run.host_percent or 0.0) * run.total_ms for run in chosen) / total if total else 0.0
-
-
-def render_report(report: BenchReport) -> str:
-    """The report as tables for people."""
-    lines = [
-        f"{'prompt':18}{'mode':18}{'prompt':>7}{'new':>5}{'ttft ms':>9}{'tok/s':>8}{'tok/round':>10}{'host %':>8}"
-    ]
-    for run in report.runs:
-        host = "" if run.host_percent is None else f"{run.host_percent:.1f}"
-        lines.append(
-            f"{run.prompt:18}{run.mode:18}{run.prompt_tokens:7}{run.new_tokens:5}{run.ttft_ms:9.0f}"
-            f"{run.tokens_per_second:8.1f}{run.acceptance_length:10.2f}{host:>8}"
-        )
-    summary = report.summary()
-    lines += [
-        "",
-        f"{'category':18}{'vs plain':>10}{'vs PyTorch':>12}{'compiled':>10}{'tok/round':>10}{'host %':>8}",
-    ]
-    for category, figures in {**summary["categories"], "all": summary}.items():
-        lines.append(_render_figures(category, figures))
-    return "\n".join([*lines, "", *_render_machine(report, summary)])
-
-
-def _render_figures(category: str, figures: dict[str, Any]) -> str:
-    def times(name: str) -> str:
-        return "-" if figures[name] is None else f"{figures[name]:.2f}x"
-
-    return (
-        f"{category:18}{times('speedup_vs_plain'):>10}{times('speedup_vs_pytorch'):>12}"
-        f"{times('speedup_vs_pytorch_compiled'):>10}{figures['acceptance_length']:10.2f}{figures['host_percent']:8.1f}"
-    )
-
-
-def _render_machine(report: BenchReport, summary: dict[str, Any]) -> list[str]:
-    steps = ", ".join(f"{width}: {ms:.1f}" for width, ms in report.step_ms["target"].items())
-    lines = [
-        f"{report.machine['processor']}, {report.machine['cores']} cores, {report.machine['threads']} threads",
-        f"step ms by width {steps}",
-    ]
-    if summary["session_mb"] is not None:
-        lines.append(
-            f"memory {summary['session_mb']:.0f} MB a session (weights {summary['weights_mb']:.0f} + "
-            f"KV {summary['kv_mb']:.0f}), peak {summary['peak_rss_mb']:.0f} MB"
-        )
-    return lines

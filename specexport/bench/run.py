@@ -1,6 +1,7 @@
 """The measurement itself: every mode answers every prompt, in turns, so that a slow minute hits all alike."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
@@ -9,10 +10,11 @@ from specexport.bench.machine import describe_machine, usable_cores
 from specexport.bench.measurement import Measurement, Mode, combine, measure_session
 from specexport.bench.memory import measure_memory
 from specexport.bench.prompts import BenchPrompt, encode_prompts
-from specexport.bench.report import BenchReport
+from specexport.bench.report import PYTORCH, REFERENCE, BenchReport, BundleFacts
 from specexport.step_times import measure_step_times
 from specruntime.bundle import LoadedBundle, load_manifest, open_bundle
 from specruntime.engines import EngineOptions
+from specruntime.errors import InvalidArgument
 from specruntime.manifest import Manifest, NoneDraft, stated_threads
 from specruntime.params import SamplingParams
 from specruntime.summary import graphs_of
@@ -28,47 +30,85 @@ _SETTLE_SECONDS = 0.25
 class BenchPlan:
     """What is measured. `params.max_tokens` is set from `max_new_tokens`."""
 
-    bundle: Path
+    bundles: tuple[
+        Path, ...
+    ]  # of one target; the first one also decodes plainly and names PyTorch's checkpoint
     prompts: tuple[BenchPrompt, ...]
     max_new_tokens: int = 128
     repeat: int = 3
     params: SamplingParams = field(default_factory=SamplingParams)
     pytorch: bool = False
-    threads: int | None = None  # of every mode; None: what the bundle says, else the usable cores
+    threads: int | None = None  # of every mode; None: what the first bundle says, else the usable cores
 
     @property
     def steps(self) -> int:
-        """How often `run_bench` calls `advance`, for a bundle that drafts."""
-        modes = 4 if self.pytorch else 2
-        return 3 + (2 if self.pytorch else 0) + self.repeat * len(self.prompts) * modes
+        """How often `run_bench` calls `advance`, for bundles that draft."""
+        modes = 1 + len(self.bundles) + (2 if self.pytorch else 0)
+        return 3 * len(self.bundles) + (2 if self.pytorch else 0) + self.repeat * len(self.prompts) * modes
 
 
 def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchReport:
-    """Raises what opening, decoding and, with `pytorch`, loading the checkpoint raise."""
-    manifest = load_manifest(plan.bundle)
-    threads = plan.threads or stated_threads(manifest.target) or usable_cores()
+    """Raises what opening, decoding and, with `pytorch`, loading the checkpoint raise.
+
+    Raises `InvalidArgument` for bundles that share a name, or that read the prompts as other tokens.
+    """
+    manifests = [load_manifest(bundle) for bundle in plan.bundles]
+    names = _mode_names(manifests)
+    threads = plan.threads or stated_threads(manifests[0].target) or usable_cores()
     options = EngineOptions(threads=threads)
-    advance("measuring memory")
-    memory = measure_memory(plan.bundle, manifest, threads)
-    advance("timing the widths")
-    steps = _step_times(manifest, plan.bundle, options)
-    with open_bundle(plan.bundle, options=options, verify=False) as bundle:
-        encoded = encode_prompts(bundle, plan.prompts, plan.max_new_tokens)
-        modes = _modes(plan, bundle, encoded, threads, advance)
+    facts = {
+        name: _facts(path, manifest, options, threads, advance)
+        for name, path, manifest in zip(names, plan.bundles, manifests, strict=True)
+    }
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(open_bundle(path, options=options, verify=False)) for path in plan.bundles
+        ]
+        encoded = _encode(opened, names, plan)
+        modes = _modes(plan, dict(zip(names, opened, strict=True)), encoded, threads, advance)
         measured = _in_turns(plan, modes, encoded, advance)
     runs = tuple(
         combine(prompt, mode, len(encoded[prompt.id]), measured[prompt.id, mode])
         for prompt in plan.prompts
         for mode in modes
     )
-    return BenchReport(
-        machine=describe_machine(threads),
-        bundle=str(plan.bundle),
-        settings=_settings(plan),
-        runs=runs,
-        step_ms=steps,
-        memory=memory,
-    )
+    return BenchReport(describe_machine(threads), _settings(plan), runs, facts)
+
+
+def _mode_names(manifests: Sequence[Manifest]) -> list[Mode]:
+    """One bundle's mode is called after what it does, several are told apart by name."""
+    if len(manifests) == 1:
+        return ["speculative"]
+    names = [manifest.name for manifest in manifests]
+    for name in names:
+        if names.count(name) > 1 or name in (REFERENCE, *PYTORCH):
+            raise InvalidArgument(
+                f"{names.count(name)} bundles are called {name!r}, expected names that tell the modes apart: "
+                "change `name` in a recipe and build it again"
+            )
+    return names
+
+
+def _facts(
+    path: Path, manifest: Manifest, options: EngineOptions, threads: int, advance: Advance
+) -> BundleFacts:
+    advance(f"measuring memory of {manifest.name}")
+    memory = measure_memory(path, manifest, threads)
+    advance(f"timing the widths of {manifest.name}")
+    steps = _step_times(manifest, path, options)
+    return BundleFacts(str(path), manifest.draft.kind, manifest.adaptive is not None, steps, memory)
+
+
+def _encode(opened: Sequence[LoadedBundle], names: Sequence[Mode], plan: BenchPlan) -> dict[str, list[int]]:
+    """The prompts' ids, which must be the same for every bundle."""
+    first, *others = [encode_prompts(bundle, plan.prompts, plan.max_new_tokens) for bundle in opened]
+    for name, found in zip(names[1:], others, strict=True):
+        if odd := [prompt for prompt, ids in found.items() if ids != first[prompt]]:
+            raise InvalidArgument(
+                f"{name} reads prompt {odd[0]} as other tokens than {names[0]}, expected bundles of one target: "
+                "measure them one by one"
+            )
+    return first
 
 
 def _step_times(manifest: Manifest, root: Path, options: EngineOptions) -> dict[str, dict[str, float]]:
@@ -78,18 +118,24 @@ def _step_times(manifest: Manifest, root: Path, options: EngineOptions) -> dict[
 
 
 def _modes(
-    plan: BenchPlan, bundle: LoadedBundle, encoded: dict[str, list[int]], threads: int, advance: Advance
+    plan: BenchPlan,
+    bundles: dict[Mode, LoadedBundle],
+    encoded: dict[str, list[int]],
+    threads: int,
+    advance: Advance,
 ) -> dict[Mode, Answer]:
     """Ways to answer, warmed up."""
     params = replace(plan.params, max_tokens=plan.max_new_tokens)
     longest = max(encoded.values(), key=len)
+    first = next(iter(bundles.values()))
     advance("warming up")
-    modes: dict[Mode, Answer] = {"plain": _session_mode(bundle, False, params, longest)}
-    if not isinstance(bundle.manifest.draft, NoneDraft):
-        modes["speculative"] = _session_mode(bundle, True, params, longest)
+    modes: dict[Mode, Answer] = {REFERENCE: _session_mode(first, False, params, longest)}
+    for name, bundle in bundles.items():
+        if not isinstance(bundle.manifest.draft, NoneDraft):
+            modes[name] = _session_mode(bundle, True, params, longest)
     if plan.pytorch:
         advance("loading the checkpoint in PyTorch")
-        modes |= _pytorch_modes(plan, bundle, params, longest, threads, advance)
+        modes |= _pytorch_modes(plan, first, params, longest, threads, advance)
     return modes
 
 

@@ -7,13 +7,13 @@ import click
 
 from specexport.bench.prompts import load_prompts
 from specexport.cli.progress import progress
-from specruntime.cli.bundle_options import bundle_argument, threads_option
+from specruntime.cli.bundle_options import threads_option
 from specruntime.cli.sampling_options import law_options, max_new_tokens_option
 from specruntime.params import SamplingParams
 
 
 @click.command("bench")
-@bundle_argument
+@click.argument("bundles", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="BUNDLE...")
 @click.option(
     "--prompts",
     type=click.Path(path_type=Path),
@@ -37,7 +37,7 @@ from specruntime.params import SamplingParams
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def bench_command(
-    bundle: Path,
+    bundles: tuple[Path, ...],
     prompts: Path,
     pytorch: bool,
     max_new_tokens: int,
@@ -49,7 +49,9 @@ def bench_command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Measures the BUNDLE with drafts and without, in turns, on the same prompt ids and threads in every mode.
+    """Measures each BUNDLE with drafts and the first without, in turns, on the same prompt ids and threads.
+
+    Several bundles of one target are compared in one run: each is a mode, called by its name.
 
     tokens_per_second counts all new tokens over the whole time from the prompt's ids to the last token, prefill
     included; decode_tokens_per_second leaves out the first token and the time up to it (ttft_ms). A speed-up is a
@@ -61,10 +63,10 @@ def bench_command(
 
     if plot is not None:
         require_plot(plot)
-    from specexport.bench.report import render_report
+    from specexport.bench.rendering import render_report
     from specexport.bench.run import BenchPlan, run_bench
 
-    plan = BenchPlan(bundle, loaded, max_new_tokens, repeat, params, pytorch, threads)
+    plan = BenchPlan(bundles, loaded, max_new_tokens, repeat, params, pytorch, threads)
     with progress(plan.steps) as advance:
         report = run_bench(plan, advance)
     click.echo(json.dumps(report.as_dict()) if as_json else render_report(report))

@@ -22,13 +22,13 @@ NEW_TOKENS = 128
 
 @pytest.fixture(scope="module")
 def greedy(real_bundle: Path) -> BenchReport:
-    return run_bench(BenchPlan(real_bundle, chosen(*COPIES, *PROSE), NEW_TOKENS, repeat=3, pytorch=True))
+    return run_bench(BenchPlan((real_bundle,), chosen(*COPIES, *PROSE), NEW_TOKENS, repeat=3, pytorch=True))
 
 
 @pytest.fixture(scope="module")
 def sampled(real_bundle: Path) -> BenchReport:
     law = SamplingParams(temperature=0.7, top_p=0.9, seed=1)
-    return run_bench(BenchPlan(real_bundle, chosen(*COPIES, *PROSE), NEW_TOKENS, repeat=3, params=law))
+    return run_bench(BenchPlan((real_bundle,), chosen(*COPIES, *PROSE), NEW_TOKENS, repeat=3, params=law))
 
 
 def figures(report: BenchReport, categories: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """`specexport bench`: its JSON, what its figures mean, and that unequal output cannot pass for a speed-up."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from click.testing import CliRunner, Result
 from specexport.bench.measurement import Measurement, Mode, Run, combine, measure_session
 from specexport.bench.memory import MemoryUse, measure_memory
 from specexport.bench.prompts import BenchPrompt, load_prompts
-from specexport.bench.report import BenchReport, render_report
+from specexport.bench.rendering import render_report
+from specexport.bench.report import BenchReport, BundleFacts
 from specexport.cli import main
 from specruntime import EngineOptions, load_manifest, open_bundle
 from specruntime.errors import EngineFailed, InvalidArgument
@@ -66,6 +68,41 @@ def test_one_object_with_a_run_per_prompt_and_mode(tiny_bundle: Path, prompts: P
     assert summary["speedup_vs_plain"] > 0 and summary["speedup_vs_pytorch"] is None
     assert summary["acceptance_length"] > 1
     assert found["machine"]["threads"] == 1, "what the recipe says"
+
+
+@pytest.fixture
+def adaptive_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """The tiny bundle under another name and with a dynamic length."""
+    bundle = tmp_path / "tiny-adaptive.bundle"
+    shutil.copytree(tiny_bundle, bundle)
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["name"], manifest["adaptive"] = "tiny-adaptive", {"step_ms": {}, "draft_ms": {}}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    return bundle
+
+
+def test_several_bundles_are_compared_in_one_run(
+    tiny_bundle: Path, adaptive_bundle: Path, prompts: Path
+) -> None:
+    found = measured(tiny_bundle, adaptive_bundle, "--prompts", prompts)
+    modes = ("plain", "tiny-random", "tiny-adaptive")
+    assert [(r["prompt"], r["mode"]) for r in found["runs"]] == [(p, mode) for p in "ab" for mode in modes]
+    assert {name: facts["adaptive"] for name, facts in found["bundles"].items()} == {
+        "tiny-random": False,
+        "tiny-adaptive": True,
+    }
+    summary = found["summary"]
+    assert summary["outputs_equal"] is True
+    assert set(summary["modes"]) == set(modes[1:])
+    assert set(summary["fastest"]) == {"a", "b"} and set(summary["fastest"].values()) <= set(modes)
+    speeds = {(r["prompt"], r["mode"]): r["tokens_per_second"] for r in found["runs"]}
+    ratios = [max(speeds[p, mode] for mode in modes) / speeds[p, "plain"] for p in "ab"]
+    assert summary["fastest_speedup_vs_plain"] == pytest.approx((ratios[0] * ratios[1]) ** 0.5)
+
+
+def test_bundles_of_one_name_are_refused(tiny_bundle: Path, prompts: Path) -> None:
+    result = run("bench", tiny_bundle, tiny_bundle, "--prompts", prompts)
+    assert result.exit_code == 1 and "2 bundles are called 'tiny-random'" in result.stderr
 
 
 @pytest.mark.slow
@@ -160,9 +197,8 @@ def report() -> Callable[..., BenchReport]:
         ]
         machine = {"processor": "any", "cores": 2, "threads": 2}
         memory = MemoryUse(100.0, 20.0, 200.0, 90.0, 5.0)
-        return BenchReport(
-            machine, "x.bundle", {"temperature": temperature}, tuple(runs), {"target": {"1": 2.0}}, memory
-        )
+        facts = BundleFacts("x.bundle", "ngram", False, {"target": {"1": 2.0}}, memory)
+        return BenchReport(machine, {"temperature": temperature}, tuple(runs), {"speculative": facts})
 
     return make
 
@@ -174,6 +210,26 @@ def test_speed_ups_are_ratios_of_measured_time(report: Callable[..., BenchReport
     assert summary["speedup_vs_pytorch_compiled"] == pytest.approx(3.0)
     assert summary["plain_speedup_vs_pytorch"] == pytest.approx(2.0)
     assert "4.00x" in render_report(report())
+
+
+def test_acceptance_is_told_by_position_over_all_rounds(report: Callable[..., BenchReport]) -> None:
+    made = report()
+    other = BenchPrompt("q", "text", "chat")
+    runs = [
+        combine(PROMPT, "speculative", 7, [measurement(1.0, rounds=4, accepted=5, accepted_at=(3, 2))]),
+        combine(other, "speculative", 7, [measurement(1.0, rounds=6, accepted=1, accepted_at=(1,))]),
+        combine(PROMPT, "plain", 7, [measurement(3.0)]),
+        combine(other, "plain", 7, [measurement(0.6)]),
+    ]
+    summary = replace(made, runs=tuple(runs)).summary()
+    assert summary["acceptance_by_position"] == pytest.approx([0.4, 0.2])
+    assert summary["acceptance_length"] == pytest.approx(1 + sum(summary["acceptance_by_position"]))
+    figures = summary["modes"]["speculative"]
+    assert figures["worst_speedup_vs_plain"] == pytest.approx(0.6)
+    assert figures["mean_speedup_vs_plain"] == pytest.approx(1.8**0.5)
+    assert summary["fastest"] == {"p": "speculative", "q": "plain"}
+    text = render_report(replace(made, runs=tuple(runs)))
+    assert "speculative: draft ngram, fixed length" in text and ".40 .20" in text
 
 
 def test_any_greedy_mode_must_agree_but_sampled_pytorch_draws_its_own_noise(

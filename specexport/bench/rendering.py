@@ -1,0 +1,86 @@
+"""A bench report as tables for people."""
+
+from typing import Any
+
+from specexport.bench.report import BenchReport
+
+
+def render_report(report: BenchReport) -> str:
+    """Every run, the figures by category, of several bundles each by itself, then the machine."""
+    wide = max(18, *(len(run.mode) + 2 for run in report.runs))
+    lines = [
+        f"{'prompt':18}{'mode':{wide}}{'prompt':>7}{'new':>5}{'ttft ms':>9}{'tok/s':>8}{'tok/round':>10}{'host %':>8}"
+    ]
+    for run in report.runs:
+        host = "" if run.host_percent is None else f"{run.host_percent:.1f}"
+        lines.append(
+            f"{run.prompt:18}{run.mode:{wide}}{run.prompt_tokens:7}{run.new_tokens:5}{run.ttft_ms:9.0f}"
+            f"{run.tokens_per_second:8.1f}{run.acceptance_length:10.2f}{host:>8}"
+        )
+    summary = report.summary()
+    lines += [
+        "",
+        f"{'category':18}{'vs plain':>10}{'vs PyTorch':>12}{'compiled':>10}{'tok/round':>10}{'host %':>8}",
+    ]
+    for category, figures in {**summary["categories"], "all": summary}.items():
+        lines.append(_render_figures(category, figures))
+    for mode in report.drafting:
+        lines += ["", *_render_mode(report, mode, summary)]
+    if len(report.drafting) > 1:
+        lines += ["", *_render_fastest(report, summary)]
+    return "\n".join([*lines, "", *_render_machine(report)])
+
+
+def _render_figures(category: str, figures: dict[str, Any]) -> str:
+    def times(name: str) -> str:
+        return "-" if figures[name] is None else f"{figures[name]:.2f}x"
+
+    return (
+        f"{category:18}{times('speedup_vs_plain'):>10}{times('speedup_vs_pytorch'):>12}"
+        f"{times('speedup_vs_pytorch_compiled'):>10}{figures['acceptance_length']:10.2f}{figures['host_percent']:8.1f}"
+    )
+
+
+def _render_mode(report: BenchReport, mode: str, summary: dict[str, Any]) -> list[str]:
+    """Acceptance by position, and the speed by category against plain decoding."""
+    facts = report.bundles[mode]
+    length = "dynamic length" if facts.adaptive else "fixed length"
+    lines = [
+        f"{mode}: draft {facts.draft}, {length}",
+        f"{'category':18}{'vs plain':>10}{'worst':>8}{'tok/round':>10}  accepted at depth 1, 2, ...",
+    ]
+    for category, figures in {**summary["categories"], "all": summary}.items():
+        found = figures["modes"][mode]
+        shares = " ".join(f"{share:.2f}".lstrip("0") for share in found["acceptance_by_position"])
+        lines.append(
+            f"{category:18}{found['mean_speedup_vs_plain']:9.2f}x{found['worst_speedup_vs_plain']:7.2f}x"
+            f"{found['acceptance_length']:10.2f}  {shares}"
+        )
+    return lines
+
+
+def _render_fastest(report: BenchReport, summary: dict[str, Any]) -> list[str]:
+    """The best bundle for each prompt; geometric means of the speed-ups."""
+    lines = [f"{'fastest for':18}{'':>10}"]
+    speeds = {(run.prompt, run.mode): run.tokens_per_second for run in report.runs}
+    for prompt, mode in summary["fastest"].items():
+        lines.append(f"{prompt:18}{speeds[prompt, mode] / speeds[prompt, 'plain']:9.2f}x  {mode}")
+    return [*lines, f"{'all':18}{summary['fastest_speedup_vs_plain']:9.2f}x  the fastest for each"]
+
+
+def _render_machine(report: BenchReport) -> list[str]:
+    lines = [
+        f"{report.machine['processor']}, {report.machine['cores']} cores, {report.machine['threads']} threads"
+    ]
+    several = len(report.bundles) > 1
+    for mode, facts in report.bundles.items():
+        label = f"{mode}: " if several else ""
+        steps = ", ".join(f"{width}: {ms:.1f}" for width, ms in facts.step_ms["target"].items())
+        lines.append(f"{label}step ms by width {steps}")
+        memory = facts.memory
+        if memory.session_mb is not None and memory.peak_rss_mb is not None:
+            lines.append(
+                f"{label}memory {memory.session_mb:.0f} MB a session (weights {memory.weights_mb:.0f} + "
+                f"KV {memory.kv_mb:.0f}), peak {memory.peak_rss_mb:.0f} MB"
+            )
+    return lines
