@@ -15,6 +15,7 @@ from specexport.recipe_backends import Backend, OnnxRuntimeBackend, Precision
 from specexport.recipe_drafts import Draft, LayerSkipDraft, ModelDraft, NgramDraft, NoneDraft
 from specexport.recipe_errors import explain
 from specexport.recipe_feature_drafts import EagleDraft, MedusaDraft
+from specexport.recipe_lengths import Lengths, LookupWindow, most_drafted
 from specexport.recipe_sources import (
     Closed,
     ModelSource,
@@ -122,9 +123,16 @@ class Recipe(Closed):
         return stated or self.capacity
 
     @property
+    def _lookup(self) -> LookupWindow | None:
+        """Prompt lookup beside the draft."""
+        return self.draft.lookup if isinstance(self.draft, Lengths) else None
+
+    @property
     def _widest_key(self) -> str:
         """What decides how many drafted tokens a window holds, by its key."""
-        draft = self.draft
+        draft, lookup = self.draft, self._lookup
+        if lookup is not None and not isinstance(draft, NoneDraft) and lookup.k > draft.nodes:
+            return "draft.lookup.k"
         if isinstance(draft, EagleDraft) and draft.dynamic_tree is not None:
             return "draft.dynamic_tree.nodes"
         has_tree = isinstance(draft, (EagleDraft, MedusaDraft)) and draft.tree is not None
@@ -143,17 +151,11 @@ class Recipe(Closed):
             if widths:
                 raise ValueError(f"verify_widths: found {list(widths)}, expected none with draft.kind none")
             return self
-        widest = self.draft.nodes + 1
+        widest = most_drafted(self.draft.nodes, self._lookup) + 1
         if list(widths) != sorted(set(widths)) or widths[-1:] != (widest,):
             raise ValueError(
                 f"verify_widths: found {list(widths)}, expected ascending widths that end with "
                 f"{self._widest_key} + 1 = {widest}"
-            )
-        lookup = getattr(self.draft, "lookup", None)
-        if lookup is not None and lookup.k + 1 > widest:
-            raise ValueError(
-                f"draft.lookup.k: found {lookup.k}, expected at most {widest - 1}: the widest window, "
-                f"{self._widest_key} + 1 = {widest}, judges it too"
             )
         return self
 

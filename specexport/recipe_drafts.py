@@ -67,7 +67,7 @@ class ModelDraft(ModelSource, Lengths):
     @property
     def default_widths(self) -> tuple[int, ...]:
         """A draft model fills its window nearly always, unless its length follows acceptance."""
-        return ascending_widths(self.k, self.adaptive)
+        return ascending_widths(self.k, self)
 
     @model_validator(mode="after")
     def _check_fused(self) -> Self:
@@ -103,7 +103,7 @@ class LayerSkipDraft(Lengths):
     @property
     def default_widths(self) -> tuple[int, ...]:
         """As a draft model."""
-        return ascending_widths(self.k, self.adaptive)
+        return ascending_widths(self.k, self)
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:

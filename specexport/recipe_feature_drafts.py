@@ -89,7 +89,7 @@ class MedusaDraft(Lengths):
     @property
     def default_widths(self) -> tuple[int, ...]:
         """The whole tree, and parts of it where the length follows acceptance."""
-        return ascending_widths(self.nodes, self.adaptive)
+        return ascending_widths(self.nodes, self)
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:
@@ -138,7 +138,7 @@ class EagleDraft(Lengths):
     @property
     def default_widths(self) -> tuple[int, ...]:
         """As of medusa."""
-        return ascending_widths(self.nodes, self.adaptive)
+        return ascending_widths(self.nodes, self)
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:

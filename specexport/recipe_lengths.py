@@ -43,11 +43,16 @@ class Lengths(Closed):
         return self
 
 
-def ascending_widths(nodes: int, adaptive: bool) -> tuple[int, ...]:
+def most_drafted(nodes: int, lookup: LookupWindow | None) -> int:
+    """Most drafted tokens of a window: the draft's own `nodes`, or what lookup finds."""
+    return max(nodes, lookup.k if lookup is not None else 0)
+
+
+def ascending_widths(nodes: int, lengths: Lengths) -> tuple[int, ...]:
     """Widths of the windows that judge up to `nodes` drafts: the full one; with `adaptive` 2, 3, 5, 9 ... below it."""
-    full = nodes + 1
-    narrower, width = [], 2
-    while adaptive and width < full:
-        narrower.append(width)
+    full = most_drafted(nodes, lengths.lookup) + 1
+    widths, width = {nodes + 1, full}, 2
+    while lengths.adaptive and width < full:
+        widths.add(width)
         width = 2 * width - 1
-    return (*narrower, full)
+    return tuple(sorted(widths))
