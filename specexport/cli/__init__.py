@@ -13,6 +13,7 @@ with interruptible_imports():  # they take about a second
     from specexport.cli.check import check_command
     from specexport.cli.inspect import inspect_command
     from specexport.cli.schema import schema_command
+    from specexport.cli.tune import tune_command
     from specruntime.cli.generate import generate_command
     from specruntime.cli.group import RefusingGroup
     from specruntime.cli.serve import serve_command
@@ -36,6 +37,7 @@ for command in (
     generate_command,
     check_command,
     bench_command,
+    tune_command,
     inspect_command,
     serve_command,
     schema_command,

@@ -1,0 +1,76 @@
+"""What `tune` found, as tables for people."""
+
+from specexport.tune.run import ADAPTIVE, PAYS, Finding, TuneReport
+from specexport.tune.trials import described
+
+_SHOWN_RANKS = 8
+
+
+def render_tuning(report: TuneReport) -> str:
+    """Every bundle, then the verdict."""
+    lines: list[str] = []
+    for finding in report.findings:
+        lines += [*_render_finding(finding), ""]
+    return "\n".join([*lines, verdict(report)])
+
+
+def verdict(report: TuneReport) -> str:
+    """One sentence: what to use, or that speculation does not pay."""
+    best = report.best
+    if not report.pays:
+        return (
+            f"Speculation does not pay on these prompts and this machine: the best, {best.name} with "
+            f"{described(best.best_fixed.size)}, reaches {best.best.speedup:.2f}x plain decoding (below {PAYS}x). "
+            "Decode plainly (draft: {kind: none}), or try another draft."
+        )
+    trial = best.best
+    predicted = best.predicted(trial.size)
+    by_law = f", predicted {predicted.speedup:.2f}x" if predicted is not None else ""
+    return (
+        f"Best: {best.name} (kind {best.kind}), {described(trial.size)}: {trial.speedup:.2f}x plain decoding"
+        f"{by_law}, {trial.acceptance_length:.2f} tokens a round, {trial.tokens_per_second:.1f} tok/s."
+    )
+
+
+def _render_finding(finding: Finding) -> list[str]:
+    lines = [
+        f"{finding.name}: draft {finding.kind}",
+        "",
+        "accepted by depth and rank, given that the parent was",
+    ]
+    for depth, rates in enumerate(finding.acceptance, start=1):
+        lines.append(f"  depth {depth}: " + " ".join(f"{rate:.2f}" for rate in rates[:_SHOWN_RANKS]))
+    lines.append("window ms by width: " + ", ".join(f"{w}: {ms:.1f}" for w, ms in finding.verify_ms.items()))
+    lines += [
+        "",
+        f"{'drafted':>8}{'width':>7}{'draft ms':>10}{'tok/round':>11}{'predicted':>22}{'measured':>22}",
+    ]
+    measured = {trial.size: trial for trial in finding.trials}
+    for found in finding.predictions:
+        trial = measured.get(found.size)
+        real = f"{trial.tokens_per_second:8.1f} tok/s {trial.speedup:.2f}x" if trial else ""
+        drafting = finding.draft_ms.get(found.size, 0.0)
+        by_law = f"{found.tokens_per_second:8.1f} tok/s {found.speedup:.2f}x"
+        lines.append(
+            f"{found.size:8}{found.width:7}{drafting:10.2f}{found.tokens:11.2f}{by_law:>22}{real:>22}"
+        )
+    if ADAPTIVE in measured:
+        trial = measured[ADAPTIVE]
+        real = f"{trial.tokens_per_second:8.1f} tok/s {trial.speedup:.2f}x"
+        lines.append(f"{'dynamic':>8}{'':17}{trial.acceptance_length:11.2f}{'':22}{real:>22}")
+    if finding.tree is not None:
+        lines.append(_render_tree(finding))
+    return lines
+
+
+def _render_tree(finding: Finding) -> str:
+    assert finding.tree is not None
+    if finding.tree.tree is None:
+        return "no tree is predicted to pay at these rates and times"
+    shape = finding.tree.tree
+    plain = finding.predictions[0].tokens_per_second
+    return (
+        f"best tree by these rates: {len(shape.parents)} nodes, depth {max(shape.depths)}, {finding.tree.tokens:.2f} "
+        f"tokens a round, predicted {finding.tree.tokens_per_second:.1f} tok/s "
+        f"{finding.tree.tokens_per_second / plain:.2f}x; --write puts it into a recipe, build that to measure it"
+    )

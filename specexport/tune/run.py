@@ -1,0 +1,184 @@
+"""The whole of `specexport tune`: each bundle probed, predicted and tried on the same prompts; the best one picked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specexport.bench.machine import describe_machine, usable_cores
+from specexport.bench.prompts import BenchPrompt, encode_prompts
+from specexport.step_times import measure_step_times
+from specexport.trees import TimedTree
+from specexport.tune.prediction import Prediction, bounded, predict, predict_tree, verify_times
+from specexport.tune.probing import Advance, Probe, probe
+from specexport.tune.trials import ADAPTIVE, Trial, try_sizes
+from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.engines import EngineOptions
+from specruntime.errors import InvalidArgument
+from specruntime.manifest import DraftSpec, EagleDraft, MedusaDraft, NoneDraft, stated_threads
+from specruntime.params import SamplingParams
+
+PAYS = 1.02  # a measured speed-up below this is no reason to speculate
+
+
+@dataclass(frozen=True)
+class TunePlan:
+    """What is tuned. `params.max_tokens` is set from `max_new_tokens`."""
+
+    bundles: tuple[Path, ...]
+    prompts: tuple[BenchPrompt, ...]
+    max_new_tokens: int = 128
+    tried: int = 2  # sizes of each bundle that are measured, the best predicted first
+    params: SamplingParams = field(default_factory=SamplingParams)
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found of one bundle."""
+
+    path: Path
+    name: str
+    kind: str
+    chain: bool
+    acceptance: list[list[float]]  # [depth][rank]
+    verify_ms: dict[int, float]  # by width
+    draft_ms: dict[int, float]  # by drafted tokens
+    predictions: tuple[Prediction, ...]  # plain first
+    tree: TimedTree | None  # the best shape for these rates, for kinds that draft trees
+    trials: tuple[Trial, ...]  # plain first
+
+    @property
+    def best(self) -> Trial:
+        """The fastest that was measured, plain decoding included."""
+        return max(self.trials, key=lambda trial: trial.speedup)
+
+    @property
+    def best_fixed(self) -> Trial:
+        """The fastest of a fixed size."""
+        return max((t for t in self.trials if t.size != ADAPTIVE), key=lambda trial: trial.speedup)
+
+    def predicted(self, size: int) -> Prediction | None:
+        return next((found for found in self.predictions if found.size == size), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        tree = None
+        if self.tree is not None:
+            shape = self.tree.tree
+            tree = {
+                "parents": list(shape.parents) if shape else None,
+                "ranks": list(shape.ranks) if shape else None,
+                "tokens": self.tree.tokens,
+                "tokens_per_second": self.tree.tokens_per_second,
+            }
+        return {
+            "bundle": str(self.path),
+            "name": self.name,
+            "kind": self.kind,
+            "acceptance": self.acceptance,
+            "verify_ms": {str(width): ms for width, ms in self.verify_ms.items()},
+            "draft_ms": {str(size): ms for size, ms in self.draft_ms.items()},
+            "predicted": [found.as_dict() for found in self.predictions],
+            "tree": tree,
+            "measured": [trial.as_dict() for trial in self.trials],
+            "best": self.best.as_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    machine: dict[str, Any]
+    findings: tuple[Finding, ...]
+
+    @property
+    def best(self) -> Finding:
+        """The bundle with the highest measured speed-up."""
+        return max(self.findings, key=lambda finding: finding.best.speedup)
+
+    @property
+    def pays(self) -> bool:
+        """Whether speculation is worth it at all here."""
+        return self.best.best.speedup >= PAYS
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "machine": self.machine,
+            "bundles": [finding.as_dict() for finding in self.findings],
+            "best": {"name": self.best.name, "kind": self.best.kind, **self.best.best.as_dict()},
+            "pays": self.pays,
+        }
+
+
+def tune(plan: TunePlan, advance: Advance = lambda step: None) -> TuneReport:
+    """Raises what opening and decoding raise, and `InvalidArgument` for a bundle that never drafts."""
+    threads = plan.threads
+    findings = []
+    for path in plan.bundles:
+        with open_bundle(path, options=EngineOptions(threads=threads)) as bundle:
+            if isinstance(bundle.manifest.draft, NoneDraft):
+                raise InvalidArgument(
+                    f"{path} drafts nothing (kind none), expected a bundle with a draft: plain decoding is measured "
+                    "beside every one"
+                )
+            findings.append(_tune_bundle(path, bundle, plan, advance))
+            threads = threads or stated_threads(bundle.manifest.target)
+    return TuneReport(describe_machine(threads or usable_cores()), tuple(findings))
+
+
+def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Advance) -> Finding:
+    draft, target = bundle.manifest.draft, bundle.manifest.target
+    prompts = encode_prompts(bundle, plan.prompts, plan.max_new_tokens)
+    params = SamplingParams(
+        temperature=plan.params.temperature,
+        top_p=plan.params.top_p,
+        seed=plan.params.seed,
+        max_tokens=plan.max_new_tokens,
+    )
+    widths = sorted({p.width for p in target.profiles if p.rows == p.width and p.computes("top_ids")} | {1})
+    chain = not _grows_trees(draft)
+    found = probe(bundle, prompts, params, _sizes(draft, widths, chain), advance)
+    advance(f"{bundle.manifest.name}: timing the widths")
+    options = EngineOptions(threads=plan.threads)
+    stepped = {int(w): ms for w, ms in measure_step_times(target, path, options=options).items()}
+    verify_ms = verify_times(found, stepped, widths)
+    predictions = predict(found, verify_ms, chain=chain)
+    drafting = sorted(predictions[1:], key=lambda one: one.speedup, reverse=True)
+    tried = [one.size for one in drafting[: plan.tried]]
+    if bundle.manifest.adaptive is not None:
+        tried.append(ADAPTIVE)
+    return Finding(
+        path=path,
+        name=bundle.manifest.name,
+        kind=draft.kind,
+        chain=chain,
+        acceptance=bounded(found.acceptance()),
+        verify_ms=verify_ms,
+        draft_ms=found.draft_ms(),
+        predictions=tuple(predictions),
+        tree=None if chain else predict_tree(found, verify_ms, _depth(draft)),
+        trials=tuple(try_sizes(bundle, prompts, params, tried, advance)),
+    )
+
+
+def _grows_trees(draft: DraftSpec) -> bool:
+    if isinstance(draft, EagleDraft):
+        return draft.tree is not None or draft.dynamic is not None
+    return isinstance(draft, MedusaDraft)
+
+
+def _depth(draft: DraftSpec) -> int:
+    assert not isinstance(draft, NoneDraft)
+    return draft.k
+
+
+def _sizes(draft: DraftSpec, widths: Sequence[int], chain: bool) -> list[int]:
+    """Numbers of drafted tokens that the bundle can be asked for: every length, or what fills each window."""
+    assert not isinstance(draft, NoneDraft)
+    if chain:
+        return list(range(1, draft.k + 1))
+    return sorted({min(width - 1, draft.nodes) for width in widths if width > 1})
+
+
+__all__ = ["ADAPTIVE", "PAYS", "Finding", "Probe", "TunePlan", "TuneReport", "tune"]

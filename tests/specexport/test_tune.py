@@ -1,0 +1,214 @@
+"""`specexport tune`: law 4 on what was probed, recipes that keep their other lines, plain words when nothing pays."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specexport.cli import main
+from specexport.errors import RecipeError
+from specexport.recipe import load_recipe
+from specexport.trees import best_tree_for_times
+from specexport.tune.choice import chosen_draft
+from specexport.tune.plot import draw_tuning
+from specexport.tune.prediction import Prediction, bounded, predict, predict_tree, verify_times
+from specexport.tune.probing import Probe, ProbedRound, turns
+from specexport.tune.recipe_edit import stated_draft, write_draft
+from specexport.tune.rendering import render_tuning
+from specexport.tune.run import Finding, TuneReport
+from specexport.tune.trials import ADAPTIVE, Trial
+from tests.conftest import RECIPES
+
+BLOCK = """# A pair.
+name: pair
+target: {source: {random: {architecture: llama, sizes: {vocab_size: 272}, seed: 0}}}  # tiny
+capacity: 256
+draft:
+  kind: eagle3
+  # trained on dialogues
+  source: ./draft
+  k: 6  # as it was
+verify_widths: [4, 7]
+
+# what check decodes
+check: {prompts: [abc]}
+"""
+FLOW = BLOCK.replace(
+    "draft:\n  kind: eagle3\n  # trained on dialogues\n  source: ./draft\n  k: 6  # as it was\n",
+    "draft: {kind: eagle3, source: ./draft, k: 6}\n",
+)
+RATES = [[0.6, 0.2, 0.1], [0.5, 0.2], [0.4]]
+
+
+def probed(rates: list[list[float]], *, sizes: tuple[int, ...] = (1, 2, 3), draft_ms: float = 2.0) -> Probe:
+    """Rounds of a chain as these rates and times would have made them: plain 20 ms, width 4 22 ms."""
+    found = Probe(sizes)
+    for size in sizes:
+        found.rounds += [ProbedRound(size, size, 1, 4, draft_ms * size, 22.0)] * 3
+    found.rounds += [ProbedRound(0, 0, 0, 1, 0.0, 20.0)] * 3
+    for depth, ranks in enumerate(rates):
+        for rank, rate in enumerate(ranks):
+            found.rank_trials[depth, rank], found.rank_hits[depth, rank] = 1000, round(1000 * rate)
+    found.host_ms.append(0.0)
+    return found
+
+
+def test_a_chain_is_predicted_by_law_4() -> None:
+    found = predict(probed([[0.7]] * 4, sizes=(1, 2, 3, 4), draft_ms=2.0), {1: 20.0, 5: 20.0}, chain=True)
+    assert [one.size for one in found] == [0, 1, 2, 3, 4]
+    assert found[4].tokens == pytest.approx(2.773, abs=5e-4)  # A = .7, k = 4
+    assert found[4].speedup == pytest.approx(1.98, abs=5e-3)  # c = .1
+    assert found[0].speedup == 1.0
+
+
+def test_rounds_that_find_nothing_are_plain_steps() -> None:
+    found = probed([[1.0]], sizes=(1,), draft_ms=0.0)
+    found.rounds += [ProbedRound(1, 0, 0, 1, 0.0, 20.0)] * 9
+    prediction = predict(found, {1: 20.0, 4: 40.0}, chain=True)[1]
+    assert prediction.tokens == pytest.approx(1.25)
+    assert prediction.ms == pytest.approx(0.25 * 40 + 0.75 * 20)
+
+
+def test_a_tree_is_predicted_from_what_its_sizes_accepted_and_the_best_shape_from_the_rates() -> None:
+    found = probed(RATES, sizes=(3,), draft_ms=2.0)
+    assert predict(found, {1: 20.0, 4: 22.0}, chain=False)[1].tokens == pytest.approx(2.0)
+    timed = predict_tree(found, {1: 20.0, 4: 22.0, 16: 26.0}, 3)
+    assert timed == best_tree_for_times(RATES, {1: 20.0, 4: 22.0, 16: 26.0}, [2.0, 4.0, 6.0])
+    assert predict_tree(probed([[0.0]], sizes=(3,)), {1: 20.0, 4: 22.0}, 3) is None
+
+
+def test_rates_of_few_rounds_are_held_to_their_sum() -> None:
+    assert bounded([[0.75, 0.75], [0.2]]) == [[0.5, 0.5], [0.2]]
+
+
+def test_widths_that_no_round_used_come_from_steps_in_the_time_of_these_rounds() -> None:
+    found = verify_times(probed(RATES), {1: 10.0, 4: 10.5, 9: 14.0}, [1, 4, 9])
+    assert found == {1: 20.0, 4: 22.0, 9: 28.0}
+    assert verify_times(probed(RATES), {1: 10.0, 9: 9.0}, [1, 4, 9])[9] == 22.0, "wider never takes less"
+
+
+def test_the_largest_size_is_asked_for_every_other_round() -> None:
+    assert turns([1, 2, 5]) == (0, 5, 1, 5, 2, 5)
+
+
+@pytest.mark.parametrize("text", [BLOCK, FLOW])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"k": 3},
+        {"k": None, "tree": {"nodes": 4, "depth": 2, "acceptance": [[0.5, 0.2], [0.4]]}},
+        {"adaptive": True},
+    ],
+)
+def test_a_recipe_keeps_its_other_lines(tmp_path: Path, text: str, change: dict[str, Any]) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text(text)
+    draft = {key: value for key, value in {**stated_draft(path), **change}.items() if value is not None}
+    write_draft(path, draft)
+    assert stated_draft(path) == draft
+    assert load_recipe(path).draft.kind == "eagle3"
+    after = path.read_text()
+    for line in ("# A pair.", "seed: 0}}}  # tiny", "# what check decodes", "check: {prompts: [abc]}"):
+        assert line in after
+    if text == BLOCK:
+        assert "  # trained on dialogues\n  source: ./draft\n" in after
+        if "tree" not in change:
+            assert f"  k: {draft['k']}  # as it was\n" in after
+    assert ("verify_widths" in after) == ("adaptive" in change), "it goes where it no longer fits"
+    assert [p.name for p in tmp_path.iterdir()] == ["pair.yaml"]
+
+
+def test_a_draft_that_does_not_fit_leaves_the_recipe_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text(BLOCK)
+    with pytest.raises(RecipeError, match="left as it was"):
+        write_draft(path, {"kind": "eagle3", "source": "./draft", "k": 500})
+    assert path.read_text() == BLOCK
+    assert [p.name for p in tmp_path.iterdir()] == ["pair.yaml"]
+
+
+def finding(*speedups: float, chain: bool = True, adaptive: float | None = None) -> Finding:
+    """Sizes 1, 2, ... with these measured speed-ups."""
+    rows = list(enumerate((1.0, *speedups)))
+    trials = [Trial(size, 40.0 * s, 1.5, s, s) for size, s in rows]
+    if adaptive is not None:
+        trials.append(Trial(ADAPTIVE, 40.0 * adaptive, 1.5, adaptive, 0.98))
+    return Finding(
+        path=Path("x.bundle"),
+        name="pair",
+        kind="eagle3",
+        chain=chain,
+        acceptance=RATES,
+        verify_ms={1: 20.0, 4: 22.0},
+        draft_ms={1: 2.0, 2: 4.0},
+        predictions=tuple(Prediction(size, size + 1, 1.0, 20.0, s) for size, s in rows),
+        tree=None if chain else best_tree_for_times(RATES, {1: 20.0, 16: 26.0}, [2.0, 4.0, 6.0]),
+        trials=tuple(trials),
+    )
+
+
+def test_the_best_of_several_bundles_is_named_and_written() -> None:
+    slow, fast = replace(finding(0.9, 0.8), name="slow"), finding(1.2, 1.5)
+    report = TuneReport({"processor": "any", "threads": 2}, (slow, fast))
+    text = render_tuning(report)
+    assert "Best: pair (kind eagle3), 2 drafted: 1.50x plain decoding, predicted 1.50x" in text
+    assert chosen_draft(report, {"kind": "eagle3", "source": "./d", "k": 6})["k"] == 2
+    assert json.loads(json.dumps(report.as_dict()))["best"]["name"] == "pair"
+
+
+def test_a_tree_is_written_by_its_rates() -> None:
+    report = TuneReport({}, (finding(1.3, chain=False),))
+    draft = chosen_draft(report, {"kind": "eagle3", "source": "./d", "k": 6})
+    assert draft.keys() == {"kind", "source", "tree"}
+    assert draft["tree"]["acceptance"] == RATES and draft["tree"]["depth"] <= 3
+
+
+def test_it_says_plainly_that_speculation_does_not_pay() -> None:
+    report = TuneReport({}, (finding(0.7, 1.01, adaptive=0.99),))
+    assert not report.pays
+    assert "Speculation does not pay on these prompts and this machine" in render_tuning(report)
+    assert chosen_draft(report, {"kind": "eagle3", "source": "./d", "k": 6}) == {"kind": "none"}
+
+
+def test_the_plot_shows_every_bundle(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    machine = {"processor": "any", "threads": 2}
+    draw_tuning(TuneReport(machine, (finding(1.2, 1.5, adaptive=1.4),)), tmp_path / "speed.svg")
+    svg = (tmp_path / "speed.svg").read_text()
+    assert svg.startswith("<?xml") and len(svg) > 5000
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_a_bundle_is_probed_predicted_and_measured(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "a", "prompt": "abc abc abc"}\n{"id": "b", "prompt": "xyz"}\n')
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text((RECIPES / "tiny-random.yaml").read_text())
+    result = run(
+        "tune", tiny_bundle, "--prompts", prompts, "--max-new-tokens", "64", "--json", "--write", recipe
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    (bundle,) = found["bundles"]
+    assert [one["size"] for one in bundle["predicted"]] == [0, 1, 2, 3, 4]
+    assert bundle["measured"][0]["size"] == 0 and len(bundle["measured"]) == 3
+    assert all(0 <= rate <= 1 for ranks in bundle["acceptance"] for rate in ranks)
+    by_law = {one["size"]: one for one in bundle["predicted"]}
+    for trial in bundle["measured"][1:]:
+        assert trial["acceptance_length"] == pytest.approx(by_law[trial["size"]]["tokens"], abs=0.5)
+    written = stated_draft(recipe)
+    assert written["kind"] == ("model" if found["pays"] else "none")
+
+
+def test_what_never_drafts_or_is_no_recipe_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts, recipe = tmp_path / "prompts.jsonl", tmp_path / "bad.yaml"
+    prompts.write_text('{"id": "a", "prompt": "abc"}\n')
+    recipe.write_text("name: 3\n")
+    assert run("tune", tiny_bundle, "--prompts", prompts, "--write", recipe).exit_code == 1
+    assert run("tune", tiny_bundle, "--prompts", prompts, "--write", tmp_path / "none").exit_code == 2
