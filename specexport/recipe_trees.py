@@ -86,8 +86,9 @@ class DynamicTree(Closed):
 
 
 def _tree_form(value: Any) -> str:
-    spelled = isinstance(value, SpelledTree) or (isinstance(value, dict) and "paths" in value)
-    return "SpelledTree" if spelled else "ComputedTree"
+    names_sizes = isinstance(value, dict) and not ComputedTree.model_fields.keys().isdisjoint(value)
+    computed = isinstance(value, ComputedTree) or (names_sizes and "paths" not in value)
+    return "ComputedTree" if computed else "SpelledTree"
 
 
 StaticTree = Annotated[
