@@ -89,7 +89,8 @@ class KeepLayers:
             graph.outputs.append(value)
             graph.inputs.append(pasts[name])
         _drop_unreachable(graph)
-        return PassReport(self.name, len(self._layers))
+        reason = _read_sizes_of_kept(graph, [v for v in inputs.values() if v not in graph.inputs])
+        return PassReport(self.name, 0 if reason else len(self._layers), (reason,) if reason else ())
 
 
 def path_outputs(outputs: Iterable[str], layers: Sequence[int]) -> tuple[str, ...]:
@@ -212,6 +213,19 @@ def _ancestors(values: Iterable[ir.Value]) -> set[ir.Node]:
             found.add(node)
             pending.extend(value for value in node.inputs if value is not None)
     return found
+
+
+def _read_sizes_of_kept(graph: ir.Graph, dropped: Sequence[ir.Value]) -> str | None:
+    """Nodes that take a size from a dropped cache take it from a kept one of its shape; the reason where none is."""
+    kept = [value for value in graph.inputs if (value.name or "").startswith("past_")]
+    for value in dropped:
+        readers = list(value.uses())
+        alike = next((cache for cache in kept if cache.shape == value.shape), None)
+        if readers and (alike is None or any(use.node.op_type != "Shape" for use in readers)):
+            return f"a kept layer reads {value.name}, a cache of a layer that is not kept"
+        for use in readers:
+            use.node.replace_input_with(use.idx, alike)
+    return None
 
 
 def _drop_unreachable(graph: ir.Graph) -> None:
