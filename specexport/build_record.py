@@ -30,7 +30,11 @@ class BuiltGraph:
     def placed(self, directory: str) -> GraphSpec:
         """The manifest's entry of the graph, its file in `directory` of the bundle."""
         spec = self.compiled.spec
-        return spec.model_copy(update={"file": f"{directory}/{spec.file}"})
+        profiles = tuple(
+            p if p.file is None else p.model_copy(update={"file": f"{directory}/{p.file}"})
+            for p in spec.profiles
+        )
+        return spec.model_copy(update={"file": f"{directory}/{spec.file}", "profiles": profiles})
 
 
 def build_record(

@@ -22,6 +22,7 @@ from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.onnxruntime import onnxruntime_passes
 from specexport.passes.planned import plan_passes
 from specexport.passes.widen_bfloat16 import WidenBfloat16
+from specexport.path_files import PATH_NAME, split_paths
 from specexport.plan_checks import check_plan, plan_profiles, require_layers
 from specexport.quiet import quiet
 from specexport.recipe import Backend
@@ -84,7 +85,12 @@ def compile_graph(
         "passes": _describe_backend(backend, batch),
         "plan": plan.describe(),
         "code": code_digest(
-            "passes/*.py", "tensorrt/lowering/*.py", "graph_files.py", "compiled_graph.py", "graph_plan.py"
+            "passes/*.py",
+            "tensorrt/lowering/*.py",
+            "graph_files.py",
+            "compiled_graph.py",
+            "graph_plan.py",
+            "path_files.py",
         ),
         **{library: version(library) for library in _LIBRARIES},
     }
@@ -98,7 +104,7 @@ def compile_graph(
     return CompiledGraph(
         key=key,
         directory=place,
-        files=(GRAPH_NAME, WEIGHTS_NAME),
+        files=(GRAPH_NAME, WEIGHTS_NAME, *((PATH_NAME,) if plan.draft_layers else ())),
         spec=spec.model_copy(update={"profiles": windows, "batch": batch, "engine": _engine(backend)}),
         passes=tuple(PassReport(r["name"], r["changed"], tuple(r["reasons"])) for r in record["passes"]),
         canonical=canonical,
@@ -139,6 +145,8 @@ def _write_entry(
         reports = run_passes(model, passes)
     require_layers(reports)
     save_graph(model, directory)
+    if plan.draft_layers:
+        split_paths(directory, plan.draft_layers)
     engine = OnnxRuntimeEngine(minimum_version=_MINIMUM_ONNXRUNTIME)
     step = (Profile(name="step", width=1, rows=1),)
     facts = replace(canonical.facts, layers=len(plan.kept_layers) or canonical.facts.layers)
@@ -194,18 +202,26 @@ def measure_on_host(graph: CompiledGraph, measure: Callable[[Context], Report]) 
 
 def _widen_into(directory: Path, graph: CompiledGraph) -> GraphSpec:
     """Writes the float32 twin of `graph` and returns its entry."""
-    model = ir.load(graph.directory / GRAPH_NAME)
-    run_passes(model, (WidenBfloat16(),))
-    save_graph(model, directory)
-    spec = graph.spec
-    return describe_graph(
-        model,
-        replace(graph.canonical.facts, layers=spec.layers),
-        file=GRAPH_NAME,
-        profiles=spec.profiles,
-        batch=spec.batch,
-        engine=spec.engine,
-    )
+    entries = []
+    for name in (GRAPH_NAME, *((PATH_NAME,) if graph.plan.draft_layers else ())):
+        model = ir.load(graph.directory / name)
+        run_passes(model, (WidenBfloat16(),))
+        ir.save(model, directory / name, external_data=f"{name}.weights")
+        entries.append(
+            describe_graph(
+                model,
+                replace(graph.canonical.facts, layers=graph.spec.layers),
+                file=GRAPH_NAME,
+                profiles=graph.spec.profiles,
+                batch=graph.spec.batch,
+                engine=graph.spec.engine,
+            )
+        )
+    outputs, aliases = entries[0].outputs, entries[0].aliases
+    for path in entries[1:]:
+        outputs += tuple(tensor for tensor in path.outputs if tensor not in outputs)
+        aliases += tuple(pair for pair in path.aliases if pair not in aliases)
+    return entries[0].model_copy(update={"outputs": outputs, "aliases": aliases})
 
 
 def _measure(spec: GraphSpec, directory: Path, measure: Callable[[Context], Report]) -> Report:

@@ -8,6 +8,7 @@ from specexport.export import hidden_names
 from specexport.graph_plan import FeatureSpec, GraphPlan
 from specexport.passes import PassReport
 from specexport.passes.layer_path import AddDraftPath, KeepLayers, full_outputs, path_outputs
+from specexport.path_files import PATH_NAME
 from specruntime.manifest import Profile
 
 DRAFT_PROFILE = "draft"
@@ -66,7 +67,8 @@ def plan_profiles(
     if not plan.draft_layers:
         return profiles
     full = full_outputs(outputs)
-    draft = Profile(name=DRAFT_PROFILE, width=1, rows=1, outputs=path_outputs(outputs, plan.draft_layers))
+    path = path_outputs(outputs, plan.draft_layers)
+    draft = Profile(name=DRAFT_PROFILE, width=1, rows=1, outputs=path, file=PATH_NAME)
     return (
         *(p if p.outputs is not None else p.model_copy(update={"outputs": full}) for p in profiles),
         draft,
