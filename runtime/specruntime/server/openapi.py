@@ -23,7 +23,7 @@ def openapi_document(model_name: str, keyed: bool) -> Json:
     )
     schemas = definitions["$defs"] | {"Error": _ERROR, "Model": _MODEL, "Usage": _USAGE}
     for request in ("ChatRequest", "CompletionRequest"):
-        schemas[request]["properties"]["model"]["examples"] = [model_name]
+        schemas[request]["properties"]["model"]["enum"] = [model_name]
     components: Json = {"schemas": schemas}
     if keyed:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -65,7 +65,8 @@ def _ask(name: str, request: str, kind: str) -> Json:
             },
         }
     )
-    stream = {"text/event-stream": {"schema": {"type": "string"}}}
+    sent = {"type": "object", "required": ["data"], "properties": {"data": _TEXT}}
+    stream = {"text/event-stream": {"schema": sent}}
     body = {"required": True, "content": _json({"$ref": f"#/components/schemas/{request}"})}
     responses = {
         "200": {"description": "the answer", "content": answer | stream},

@@ -51,7 +51,11 @@ def serve(
 
 
 class _Draining(uvicorn.Server):
-    """Tells the scheduler of a signal: what is queued and answered goes on, nothing new is taken."""
+    """Tells the scheduler of a signal: what is queued and answered goes on, nothing new is taken.
+
+    A second signal ends the rest at once. Neither is raised again afterwards, as uvicorn's own would be: an ordered
+    end is a success.
+    """
 
     def __init__(self, config: uvicorn.Config, scheduler: Scheduler) -> None:
         super().__init__(config)
@@ -60,7 +64,8 @@ class _Draining(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         log("draining", INFO, signal=sig, **_counts(self._scheduler))
         self._scheduler.stop_accepting()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 def _counts(scheduler: Scheduler) -> dict[str, int]:
