@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Literal
 
 import torch
-from transformers import CompileConfig, GenerationConfig
+from transformers import CompileConfig, GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from specexport.build import RECIPE_NAME
@@ -54,6 +54,11 @@ class PytorchReference:
         recipe = _bundled_recipe(root)
         checkpoint = load_checkpoint(recipe.target, recipe.precision)
         return cls(checkpoint, capacity=recipe.capacity, threads=threads)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The checkpoint's model, in evaluation mode."""
+        return self._model
 
     def answer(
         self, ids: list[int], params: SamplingParams, max_new_tokens: int, mode: ReferenceMode = "pytorch"

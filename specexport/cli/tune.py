@@ -28,6 +28,13 @@ from specruntime.params import SamplingParams
     show_default=True,
     help="Sizes of each bundle to measure, the best predicted first.",
 )
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="Longest search for the layers of a layer_skip draft.",
+)
 @law_options
 @threads_option
 @click.option(
@@ -45,6 +52,7 @@ def tune_command(
     prompts: Path,
     max_new_tokens: int,
     tried: int,
+    minutes: float,
     temperature: float,
     top_p: float,
     seed: int,
@@ -74,7 +82,7 @@ def tune_command(
     from specexport.tune.run import TunePlan, tune
 
     params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed)
-    plan = TunePlan(bundles, loaded, max_new_tokens, tried, params, threads)
+    plan = TunePlan(bundles, loaded, max_new_tokens, tried, minutes, params, threads)
     with progress() as advance:
         report = tune(plan, advance)
     click.echo(json.dumps(report.as_dict()) if as_json else render_tuning(report))

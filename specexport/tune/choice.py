@@ -7,7 +7,7 @@ from typing import Any
 from specexport.errors import RecipeError
 from specexport.trees import Rates
 from specexport.tune.recipe_edit import stated_draft, write_draft
-from specexport.tune.run import TuneReport
+from specexport.tune.run import PAYS, TuneReport
 
 _BUNDLED_RECIPE = "recipe.yaml"
 _SHAPES = ("k", "tree", "dynamic_tree")
@@ -25,10 +25,17 @@ def write_choice(report: TuneReport, recipe: Path) -> dict[str, Any]:
 
 
 def chosen_draft(report: TuneReport, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """`stated` with what pays best on the tuned prompts; kind `none` where nothing does."""
+    """`stated` with what pays best on the tuned prompts; kind `none` where nothing does.
+
+    Layers that were found for a `layer_skip` draft count by their prediction: no bundle has them yet.
+    """
+    best = report.best
+    if best.layers is not None and best.layers.speedup >= max(PAYS, best.best.speedup):
+        base = dict(stated) if stated["kind"] == best.kind else _bundled_draft(best.path)
+        rest = {key: value for key, value in base.items() if key != "exit_after"}
+        return {**rest, "k": best.layers.k, "layers": list(best.layers.layers)}
     if not report.pays:
         return {"kind": "none"}
-    best = report.best
     base = dict(stated) if stated["kind"] == best.kind else _bundled_draft(best.path)
     if best.tree is not None and best.tree.tree is not None:
         shape = best.tree.tree

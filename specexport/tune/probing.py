@@ -34,6 +34,14 @@ class ProbedRound:
     verify_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Token ids of a prompt and its answer, and where the answer begins."""
+
+    ids: tuple[int, ...]
+    start: int
+
+
 class SizedDraft:
     """Another draft, asked for `sizes` in turn, one a round; what happened is kept in `rounds`."""
 
@@ -89,6 +97,7 @@ class Probe:
     rounds: list[ProbedRound] = field(default_factory=list)
     rank_trials: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
     rank_hits: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+    answers: list[Answered] = field(default_factory=list)
     host_ms: list[float] = field(default_factory=list)  # of a round outside drafting and verifying
 
     def add(self, rounds: Sequence[ProbedRound], stats: Statistics) -> None:
@@ -168,8 +177,9 @@ def probe(
             advance(f"{bundle.manifest.name}: probing {name}")
             session.reset()
             wrapped[0].rounds.clear()
-            complete(session, ids, params)
+            answer = complete(session, ids, params)
             found.add(wrapped[0].rounds, session.stats)
+            found.answers.append(Answered((*ids, *answer.token_ids), len(ids)))
     finally:
         session.close()
     return found

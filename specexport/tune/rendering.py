@@ -60,6 +60,12 @@ def _render_finding(finding: Finding) -> list[str]:
         lines.append(f"{'dynamic':>8}{'':17}{trial.acceptance_length:11.2f}{'':22}{real:>22}")
     if finding.tree is not None:
         lines.append(_render_tree(finding))
+    if finding.layers is not None:
+        best = finding.layers
+        lines.append(
+            f"best layers found: {list(best.layers)}, which agree with {best.agreement:.2f} of the answers' tokens; "
+            f"k {best.k}, predicted {best.speedup:.2f}x; --write puts them into a recipe, build that to measure it"
+        )
     return lines
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specexport.bench.machine import describe_machine, usable_cores
 from specexport.bench.prompts import BenchPrompt, encode_prompts
@@ -18,6 +18,9 @@ from specruntime.errors import InvalidArgument
 from specruntime.manifest import DraftSpec, EagleDraft, MedusaDraft, NoneDraft, stated_threads
 from specruntime.params import SamplingParams
 
+if TYPE_CHECKING:
+    from specexport.tune.layer_search import LayerChoice
+
 PAYS = 1.02  # a measured speed-up below this is no reason to speculate
 
 
@@ -29,6 +32,7 @@ class TunePlan:
     prompts: tuple[BenchPrompt, ...]
     max_new_tokens: int = 128
     tried: int = 2  # sizes of each bundle that are measured, the best predicted first
+    minutes: float = 5.0  # most that the search for a layer_skip draft's layers takes
     params: SamplingParams = field(default_factory=SamplingParams)
     threads: int | None = None
 
@@ -47,6 +51,7 @@ class Finding:
     predictions: tuple[Prediction, ...]  # plain first
     tree: TimedTree | None  # the best shape for these rates, for kinds that draft trees
     trials: tuple[Trial, ...]  # plain first
+    layers: "LayerChoice | None" = None  # the best found for a layer_skip draft
 
     @property
     def best(self) -> Trial:
@@ -81,6 +86,7 @@ class Finding:
             "draft_ms": {str(size): ms for size, ms in self.draft_ms.items()},
             "predicted": [found.as_dict() for found in self.predictions],
             "tree": tree,
+            "layers": None if self.layers is None else self.layers.as_dict(),
             "measured": [trial.as_dict() for trial in self.trials],
             "best": self.best.as_dict(),
         }
@@ -159,6 +165,26 @@ def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Adva
         predictions=tuple(predictions),
         tree=None if chain else predict_tree(found, verify_ms, _depth(draft)),
         trials=tuple(try_sizes(bundle, prompts, params, tried, advance)),
+        layers=_search(path, found, verify_ms, plan, advance) if draft.kind == "layer_skip" else None,
+    )
+
+
+def _search(
+    path: Path, found: Probe, verify_ms: dict[int, float], plan: TunePlan, advance: Advance
+) -> "LayerChoice":
+    """The layers of the bundle's own checkpoint that draft best for the answers it gave."""
+    advance("loading the checkpoint in PyTorch")
+    from specexport.reference import PytorchReference
+    from specexport.tune.layer_search import search_layers
+
+    model = PytorchReference.of_bundle(path, plan.threads).model
+    narrowest = min(width for width in verify_ms if width > 1)
+    return search_layers(
+        model,
+        found.answers,
+        minutes=plan.minutes,
+        verify_ratio=verify_ms[narrowest] / verify_ms[1],
+        advance=advance,
     )
 
 
