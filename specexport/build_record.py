@@ -69,7 +69,7 @@ def bundle_manifest(
         schema_version=SCHEMA_VERSION,
         name=recipe.name,
         producer=f"specexport {version('specexport')}",
-        precision=recipe.precision,
+        precision=recipe.shown_precision,
         target=graphs["target"].placed("target"),
         draft=draft_spec(recipe.draft, graphs["draft"].placed("draft") if "draft" in graphs else None),
         adaptive=adaptive_spec(recipe.draft, {name: found.by_name for name, found in times.items()}),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from specexport.weight_plan import WeightPlan
+
 
 @dataclass(frozen=True)
 class FeatureSpec:
@@ -41,7 +43,8 @@ class GraphPlan:
 
     `fused_steps`: greedy steps of a fused draft. `trees`: windows may be trees. `features`: what a draft reads.
     `draft_layers`: a second path of these layers in the same graph, with outputs of its own (`draft_logits`,
-    `draft_top_ids`, `draft_present_*`). `kept_layers`: these layers are the whole graph, renumbered from 0.
+    `draft_top_ids`, `draft_present_*`). `kept_layers`: these layers are the whole graph, renumbered from 0. `weights`:
+    how linear layers are stored; None leaves them in the precision of the graph.
     """
 
     fused_steps: int = 0
@@ -49,6 +52,7 @@ class GraphPlan:
     features: FeatureSpec | None = None
     draft_layers: tuple[int, ...] = ()
     kept_layers: tuple[int, ...] = ()
+    weights: WeightPlan | None = None
 
     def __post_init__(self) -> None:
         for layers in (self.draft_layers, self.kept_layers):
@@ -64,6 +68,7 @@ class GraphPlan:
             "features": self.features.describe() if self.features is not None else None,
             "draft_layers": list(self.draft_layers),
             "kept_layers": list(self.kept_layers),
+            "weights": self.weights.describe() if self.weights is not None else None,
         }
 
 

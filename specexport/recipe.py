@@ -25,6 +25,7 @@ from specexport.recipe_sources import (
     RandomSource,
     Target,
 )
+from specexport.recipe_weights import Fidelity, Weights
 from specexport.recipe_yaml import read_yaml
 from specruntime.schema_numbers import Size
 
@@ -33,6 +34,7 @@ __all__ = [
     "Check",
     "Draft",
     "EagleDraft",
+    "Fidelity",
     "LayerSkipDraft",
     "MedusaDraft",
     "ModelDraft",
@@ -49,6 +51,7 @@ __all__ = [
     "RandomSource",
     "Recipe",
     "Target",
+    "Weights",
     "load_recipe",
 ]
 
@@ -93,7 +96,9 @@ class Recipe(Closed):
     """Names the bundle: ./<name>.bundle unless the command says otherwise."""
     target: Target
     precision: Precision = "fp32"
-    """Of weights, activations and KV cache."""
+    """Of weights, activations and KV cache; `weights` stores the former in fewer bits."""
+    weights: Weights | None = None
+    """How the weights of target and draft are stored where they take fewer bits than `precision`."""
     capacity: Size
     """KV rows of a session: prompt, answer and one window."""
     prefill_chunk: PositiveInt = 128
@@ -110,6 +115,8 @@ class Recipe(Closed):
         default_factory=lambda data: Parity(tolerance=DEFAULT_TOLERANCE[data["precision"]])
     )
     check: Check
+    fidelity: Fidelity | None = None
+    """What `weights` may cost."""
 
     @property
     def widest_window(self) -> int:
@@ -187,6 +194,31 @@ class Recipe(Closed):
                 f"{', '.join(self.backend.precisions)}; {self.backend.precision_advice}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        if self.weights is None and self.fidelity is not None:
+            raise ValueError(
+                "fidelity: found without weights, which it judges; name a weights.format or leave it out"
+            )
+        if self.weights is None:
+            return self
+        runs_on_cpu = isinstance(self.backend, OnnxRuntimeBackend) and self.backend.provider == "cpu"
+        if not runs_on_cpu:
+            raise ValueError(
+                f"weights: found {self.weights.format} with this backend, expected backend.kind onnxruntime with "
+                "provider cpu, whose kernels take them; leave weights out elsewhere"
+            )
+        if self.precision != "fp32":
+            raise ValueError(
+                f"precision: found {self.precision} with weights, expected fp32: activations and KV cache stay fp32"
+            )
+        return self
+
+    @property
+    def shown_precision(self) -> str:
+        """What the manifest calls it: the weights' format, or the precision of everything."""
+        return self.weights.format if self.weights is not None else self.precision
 
 
 def load_recipe(path: Path | str) -> Recipe:

@@ -52,7 +52,11 @@ def graph_requests(recipe: Recipe, canonical: Mapping[str, CanonicalGraph]) -> d
         else:
             target = GraphPlan(draft_layers=draft.kept_layers)
     windows = target_profiles(recipe.verify_widths, recipe.prefill_chunk)
-    return {"target": GraphRequest(canonical["target"], target, windows), **requests}
+    found = {"target": GraphRequest(canonical["target"], target, windows), **requests}
+    if recipe.weights is None:
+        return found
+    stored = recipe.weights.plan()
+    return {name: replace(each, plan=replace(each.plan, weights=stored)) for name, each in found.items()}
 
 
 def proposes_trees(draft: EagleDraft | MedusaDraft) -> bool:

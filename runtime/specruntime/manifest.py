@@ -122,7 +122,8 @@ class Manifest(Closed):
     schema_version: int
     name: str
     producer: str
-    precision: Literal["fp32", "fp16", "bf16"]
+    precision: Literal["fp32", "fp16", "bf16", "int8", "int4"]
+    """Of everything, or, int8 and int4, of the weights, with activations and KV cache in fp32."""
     target: GraphSpec
     draft: DraftSpec
     adaptive: AdaptiveSpec | None = None

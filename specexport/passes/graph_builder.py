@@ -26,10 +26,11 @@ class Builder:
         op_type: str,
         inputs: Sequence[ir.Value | None],
         dtype: ir.DataType | None = None,
+        domain: str = "",
         **attributes: Attribute,
     ) -> ir.Value:
         """The output of a new node at the end of the graph; its dtype is the first input's unless given."""
-        node = ir.node(op_type, inputs, attributes=attributes, name=self._name(op_type))
+        node = ir.node(op_type, inputs, attributes=attributes, domain=domain, name=self._name(op_type))
         output = node.outputs[0]
         output.name = f"{node.name}_output"
         first = inputs[0] if inputs else None

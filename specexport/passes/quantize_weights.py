@@ -1,0 +1,140 @@
+"""Linear layers, the LM head and the embedding table over integer weights.
+
+Owns which layer becomes what. A table that is both embedding and LM head is stored once. Runs behind the fusions, so
+that packed projections are one layer.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from specexport.passes import PassReport
+from specexport.passes.graph_builder import Builder
+from specexport.passes.quantized_linear import StoredWeights, look_up, multiply, store_weights
+from specexport.weight_plan import LinearPlan, WeightPlan
+
+_LOGITS = ("logits", "draft_logits")
+_WORKS_AROUND_HEAD = {"Cast", "Mul", "Div", "Add", "Tanh", "Slice", "Identity", "Concat", "Reshape"}
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A product of rows with constant weights; `transposed`: they are stored [N, K]."""
+
+    node: ir.Node
+    weights: ir.Value
+    transposed: bool
+
+    def matrix(self) -> NDArray[np.float32]:
+        """[N, K]"""
+        assert self.weights.const_value is not None
+        found = self.weights.const_value.numpy()
+        return np.ascontiguousarray(found if self.transposed else found.T)
+
+
+class QuantizeWeights:
+    name = "quantize-weights"
+    requires = "fp32 linear layers over constant weights, rows of rank 3"
+    ensures = "the planned layers read integer weights; every scale of an activation belongs to one row"
+
+    def __init__(self, plan: WeightPlan) -> None:
+        self._plan = plan
+
+    def __call__(self, model: ir.Model) -> PassReport:
+        graph = model.graph
+        build = Builder(graph, "quantized")
+        stored: dict[ir.Value, StoredWeights] = {}
+        reasons: list[str] = []
+        layers = [found for node in graph if (found := _linear_layer(node)) is not None]
+        heads = {layer.weights for layer in layers if layer.node in set(_heads(graph))}
+        tables = [node for node in graph if _is_table_lookup(node)]
+        changed = 0
+        for layer in layers:
+            plan = self._plan.lm_head if layer.weights in heads else self._plan.linear
+            if plan.format == "fp32":
+                reasons.append(f"{layer.node.name}: the recipe keeps it in fp32")
+                continue
+            if layer.weights not in stored:
+                stored[layer.weights] = store_weights(build, layer.matrix(), plan, self._plan.block)
+            rows = layer.node.inputs[0]
+            assert rows is not None
+            _replace(layer.node, multiply(build, rows, stored[layer.weights]))
+            changed += 1
+        for node in tables:
+            changed += self._quantise_table(build, node, stored)
+        graph.sort()
+        model.opset_imports.setdefault("com.microsoft", 1)
+        return PassReport(self.name, changed, (*reasons, *_describe(stored)))
+
+    def _quantise_table(self, build: Builder, node: ir.Node, stored: dict[ir.Value, StoredWeights]) -> bool:
+        table, ids = node.inputs
+        assert table is not None and ids is not None and table.const_value is not None
+        plan = self._plan.lm_head
+        if plan.format == "fp32" or int(table.shape[1]) % self._plan.block:  # type: ignore[index, arg-type]
+            return False
+        known = stored.get(table)
+        if known is None or known.blocks is None or known.blocks.bits != 8:
+            matrix = table.const_value.numpy()
+            known = store_weights(build, matrix, LinearPlan("int8"), self._plan.block)
+            stored[table] = known
+        _replace(node, look_up(build, ids, known))
+        return True
+
+
+def _linear_layer(node: ir.Node) -> _Layer | None:
+    """MatMul, or MatMul with its second operand transposed, over a constant fp32 matrix."""
+    if node.op_type not in ("MatMul", "FusedMatMul") or len(node.inputs) != 2:
+        return None
+    weights = node.inputs[1]
+    if weights is None or weights.const_value is None or weights.dtype != ir.DataType.FLOAT:
+        return None
+    if len(weights.const_value.shape) != 2:
+        return None
+    attributes = node.attributes
+    turned = attributes.get_int("transA", 0)
+    if turned != 0 or attributes.get_float("alpha", 1.0) != 1.0:
+        return None
+    transposed = attributes.get_int("transB", 0)
+    return _Layer(node, weights, transposed == 1)
+
+
+def _is_table_lookup(node: ir.Node) -> bool:
+    """A row of a constant fp32 matrix for each id of an input."""
+    if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
+        return False
+    table, ids = node.inputs[:2]
+    if table is None or ids is None or table.const_value is None or table.dtype != ir.DataType.FLOAT:
+        return False
+    return len(table.const_value.shape) == 2 and ids.name == "input_ids"
+
+
+def _heads(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The product behind each output of logits, past what scales, caps or pads it."""
+    for output in graph.outputs:
+        node = output.producer() if output.name in _LOGITS else None
+        while node is not None and node.op_type in _WORKS_AROUND_HEAD:
+            node = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if node is not None:
+            yield node
+
+
+def _replace(node: ir.Node, value: ir.Value) -> None:
+    """Every use of the node's output, a graph output included, reads `value`, which takes its name."""
+    old = node.outputs[0]
+    name = old.name
+    old.name, value.name = f"{name}_replaced", name
+    value.type, value.shape = old.type, old.shape
+    old.replace_all_uses_with(value, replace_graph_outputs=True)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+
+
+def _describe(stored: dict[ir.Value, StoredWeights]) -> tuple[str, ...]:
+    """How many matrices kept the checkpoint's numbers."""
+    if not stored:
+        return ("no linear layer over constant fp32 weights",)
+    kept = sum(weights.exact == 1.0 for weights in stored.values())
+    return (f"{kept} of {len(stored)} weight matrices keep every number of the checkpoint",)

@@ -1,0 +1,159 @@
+"""Weights as integers with a scale per block: on the grid the checkpoint was stored on where it has one, otherwise
+rounded by ONNX Runtime's own quantizer.
+
+Owns numbers only; knows no graph. A weight is [N, K]: one row per output, cut into blocks along K.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime.quantization.matmul_nbits_quantizer import (
+    DefaultWeightOnlyQuantConfig,
+    DefaultWeightOnlyQuantizer,
+)
+
+Weights = NDArray[np.float32]
+_Reals = NDArray[np.float64]
+
+# Rounding of a dequantised weight (fp16 scale times integer plus fp16 minimum, in fp32), relative to its block's range.
+_GRID_TOLERANCE = 2e-5
+_FINEST_GRID = 255
+_SYMMETRIC = {8: 128, 4: 8}  # the integer that stands for zero
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """weight = scale * (value - zero) + `minimum`, block by block.
+
+    `values` [N, blocks, block] uint8 below 2**bits; `scales` [N, blocks]; `zeros` [N, blocks] uint8, None where all are
+    2**(bits-1); `minimum` [N, blocks] float32, None where all are 0. `exact`: share of the blocks whose weights are
+    kept as they are.
+    """
+
+    bits: int
+    values: NDArray[np.uint8]
+    scales: NDArray[np.float32]
+    zeros: NDArray[np.uint8] | None
+    minimum: NDArray[np.float32] | None
+    exact: float
+
+    def dequantised(self) -> Weights:
+        """[N, blocks * block]"""
+        zeros = _SYMMETRIC[self.bits] if self.zeros is None else self.zeros[..., None].astype(np.float64)
+        found = (self.values.astype(np.float64) - zeros) * self.scales[..., None].astype(np.float64)
+        if self.minimum is not None:
+            found = found + self.minimum[..., None]
+        return found.reshape(len(self.values), -1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """weight = step * level + lowest; `levels` [N, blocks, block], `steps` and `lowest` [N, blocks]."""
+
+    levels: _Reals
+    steps: _Reals
+    lowest: _Reals
+    found: NDArray[np.bool_]  # [N, blocks]
+
+
+def quantise_blocks(weights: Weights, bits: int, block: int) -> BlockWeights:
+    """`weights` [N, K] as integers of 4 or 8 bits. K that is no multiple of `block` is filled up with zeros."""
+    if weights.shape[1] % block:
+        return _rounded(weights, bits, block)
+    blocks = weights.reshape(len(weights), -1, block).astype(np.float64)
+    if bits == 8 and (symmetric := _symmetric_grid(blocks)) is not None:
+        return symmetric
+    grid = _affine_grid(blocks)
+    if grid.found.all():
+        return _eight_bits(grid) if bits == 8 else _four_bits(grid)
+    return _rounded(weights, bits, block)
+
+
+def _affine_grid(blocks: _Reals, levels: int = 16) -> _Grid:
+    """The coarsest grid of at most `levels` equidistant values that each block lies on."""
+    lowest = blocks.min(axis=-1)
+    above = blocks - lowest[..., None]
+    span = above.max(axis=-1)
+    found, steps = span == 0, np.ones_like(span)
+    for count in range(1, levels):
+        left = ~found
+        if not left.any():
+            break
+        step = span[left] / count
+        level = above[left] / step[:, None]
+        error = np.abs(level - np.rint(level)).max(axis=-1) * step
+        fits = error <= span[left] * _GRID_TOLERANCE
+        places = tuple(axis[fits] for axis in np.nonzero(left))
+        found[places], steps[places] = True, step[fits]
+    return _Grid(np.rint(above / steps[..., None]), steps, lowest, found)
+
+
+def _symmetric_grid(blocks: _Reals) -> BlockWeights | None:
+    """Blocks of the form step * (-127..127), as 8-bit formats without a minimum store them; None where one is not."""
+    largest = np.abs(blocks).max(axis=-1)
+    steps = np.where(largest > 0, largest / 127, 1.0)
+    levels = blocks / steps[..., None]
+    error = np.abs(levels - np.rint(levels)).max(axis=-1) * steps
+    if (error > 2 * largest * _GRID_TOLERANCE).any():
+        return None
+    values = (np.rint(levels) + 128).astype(np.uint8)
+    return BlockWeights(8, values, steps.astype(np.float32), None, None, 1.0)
+
+
+def _four_bits(grid: _Grid) -> BlockWeights:
+    """Exact: what the step does not reach of the minimum stays a number of its own."""
+    steps = grid.steps.astype(np.float32)
+    minimum = (grid.lowest + _SYMMETRIC[4] * steps.astype(np.float64)).astype(np.float32)
+    symmetric = np.abs(minimum) <= np.abs(steps) * 1e-3
+    return BlockWeights(
+        4, grid.levels.astype(np.uint8), steps, None, None if symmetric.all() else minimum, 1.0
+    )
+
+
+def _eight_bits(grid: _Grid) -> BlockWeights:
+    """A step of the grid becomes k finer ones, k such that the minimum comes closest to an integer of them: the weights
+    of a block keep their distances and are moved together by a few thousandths of a step."""
+    offset = grid.lowest / grid.steps
+    top = np.maximum(grid.levels.max(axis=-1), 1)
+    factor, best = np.ones_like(offset), np.full_like(offset, np.inf)
+    for k in range(1, _FINEST_GRID // 15 + 1):
+        zero = -np.rint(offset * k)
+        error = np.abs(offset * k + zero) / k
+        better = (zero >= 0) & (zero <= 255) & (k * top <= 255) & (error < best - 1e-12)
+        factor[better], best[better] = k, error[better]
+    zeros = -np.rint(offset * factor)
+    if not np.isfinite(best).all():  # all weights of a block on one side of zero, and far from it
+        weights = grid.levels * grid.steps[..., None] + grid.lowest[..., None]
+        return _rounded(weights.reshape(len(weights), -1), 8, weights.shape[-1])
+    exact = float((best < 1e-6).mean())
+    values = (grid.levels * factor[..., None]).astype(np.uint8)
+    scales = (grid.steps / factor).astype(np.float32)
+    return BlockWeights(8, values, scales, zeros.astype(np.uint8), None, exact)
+
+
+def _rounded(weights: NDArray[np.floating], bits: int, block: int) -> BlockWeights:
+    """By ONNX Runtime's own quantizer, to the nearest integer of a symmetric grid for 4 bits, an affine one for 8."""
+    columns = np.ascontiguousarray(weights.T, np.float32)
+    config = DefaultWeightOnlyQuantConfig(block_size=block, is_symmetric=bits == 4, bits=bits)
+    packed, scales, zeros = DefaultWeightOnlyQuantizer(config).qbits_block_quant(columns)
+    values = packed if bits == 8 else _unpacked(packed)
+    return BlockWeights(bits, values, scales, zeros if bits == 8 else None, None, 0.0)
+
+
+def packed_nibbles(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """[..., 2n] values below 16 as [..., n] bytes, the first of each pair in the low half."""
+    packed: NDArray[np.uint8] = np.bitwise_or(values[..., 0::2], values[..., 1::2] << 4)
+    return packed.astype(np.uint8, copy=False)
+
+
+def _unpacked(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    pairs = np.stack([packed & 15, packed >> 4], axis=-1)
+    return pairs.reshape(*packed.shape[:-1], -1)
+
+
+def quantise_channels(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """`weights` [N, K] as int8 with one scale per output: values [N, K] in -127..127, scales [N]."""
+    largest = np.abs(weights).max(axis=1)
+    scales = np.where(largest > 0, largest / 127, 1.0).astype(np.float32)
+    return np.rint(weights / scales[:, None]).astype(np.int8), scales

@@ -1,0 +1,94 @@
+"""The part of a recipe that says how weights are stored, and how much of the checkpoint must survive it."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationInfo, model_validator
+
+from specexport.recipe_sources import Closed
+from specexport.weight_plan import Activations, LinearPlan, WeightFormat, WeightPlan
+
+_MOST_TEXT = 1 << 20
+
+
+class LmHead(Closed):
+    """The LM head; the embedding table is stored with it."""
+
+    format: Literal["int8", "fp32"] = "int8"
+    """Of its weights."""
+    activations: Literal["blocks", "fine"] = "fine"
+    """How the rows that meet them are rounded."""
+
+
+class Weights(Closed):
+    """Integer weights. Activations between layers and the KV cache stay fp32."""
+
+    format: Literal["int8", "int4"]
+    """Of every linear layer but the LM head. A checkpoint that was stored in 4-bit blocks keeps its own numbers."""
+    activations: Activations = "blocks"
+    """How the rows that meet the weights are rounded, always by scales of their own: blocks (8 bits, a scale per block
+    of a row), fine (about 15 bits, twice the arithmetic) or rows (8 bits, one scale per row; int8 only)."""
+    block: Literal[16, 32, 64, 128] = 32
+    """Neighbouring weights of an output that share a scale."""
+    lm_head: LmHead = LmHead()
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        if self.activations == "rows" and self.format != "int8":
+            raise ValueError(
+                f"activations: found rows with format {self.format}, expected blocks or fine: one scale per row meets "
+                "int8 weights only"
+            )
+        return self
+
+    def plan(self) -> WeightPlan:
+        """The same for the graph passes."""
+        head: WeightFormat = self.lm_head.format
+        return WeightPlan(
+            linear=LinearPlan(self.format, self.activations),
+            lm_head=LinearPlan(head, self.lm_head.activations),
+            block=self.block,
+        )
+
+
+class Fidelity(Closed):
+    """What the weights' format may cost, on running text, against the checkpoint in fp32. A limit that is not kept
+    stops the build."""
+
+    text: Annotated[str, Field(min_length=1, max_length=_MOST_TEXT)]
+    """The running text; `file: PATH` in its place reads it from a file beside the recipe."""
+    tokens: Annotated[int, Field(ge=16)] = 1024
+    """Tokens of it that are compared."""
+    top1_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Least share of positions with the same most likely token."""
+    kl: Annotated[float, Field(gt=0)] | None = None
+    """Largest mean KL divergence from the checkpoint's distribution, in nats per token."""
+    perplexity_ratio: Annotated[float, Field(gt=0)] | None = None
+    """Largest perplexity, as a multiple of the checkpoint's own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_file(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, dict) or "file" not in value:
+            return value
+        if "text" in value:
+            raise ValueError("found file and text, expected one of them")
+        rest = {key: item for key, item in value.items() if key != "file"}
+        return {**rest, "text": _read_text(value["file"], info)}
+
+
+def _read_text(name: Any, info: ValidationInfo) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"file: found {name!r}, expected the path of a text file")
+    directory = info.context.get("directory") if info.context else None
+    path = (directory or Path()) / name
+    if not path.is_file():
+        raise ValueError(f"file: {path} is no file; give the path of a text, relative to the recipe")
+    with path.open("rb") as stream:
+        raw = stream.read(_MOST_TEXT + 1)
+    if len(raw) > _MOST_TEXT:
+        raise ValueError(f"file: {path} is larger than {_MOST_TEXT >> 20} MB; give a shorter text")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"file: {path} is no UTF-8 text ({error.reason})") from None

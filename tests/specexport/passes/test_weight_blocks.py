@@ -1,0 +1,88 @@
+"""Weights as integers: the checkpoint's own grid is found and kept, other weights are rounded within half a step."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specexport.passes.weight_blocks import quantise_blocks, quantise_channels
+
+BLOCK = 32
+
+
+def affine_weights(seed: int = 0) -> NDArray[np.float32]:
+    """[24, 96] as a 4-bit format with a scale and a minimum per block stores them, both in fp16."""
+    draw = np.random.default_rng(seed)
+    steps = draw.uniform(0.01, 0.2, (24, 3, 1)).astype(np.float16).astype(np.float32)
+    lowest = draw.uniform(-1.6, -0.05, (24, 3, 1)).astype(np.float16).astype(np.float32)
+    levels = draw.integers(0, 16, (24, 3, BLOCK))
+    levels[..., :2] = 0, 15
+    found: NDArray[np.float32] = (levels * steps + lowest).reshape(24, 96).astype(np.float32)
+    return found
+
+
+def symmetric_weights() -> NDArray[np.float32]:
+    """[24, 96] as an 8-bit format with a scale per block stores them."""
+    draw = np.random.default_rng(1)
+    steps = draw.uniform(0.001, 0.02, (24, 3, 1)).astype(np.float16).astype(np.float32)
+    levels = draw.integers(-127, 128, (24, 3, BLOCK))
+    levels[..., 0] = 127
+    found: NDArray[np.float32] = (levels * steps).reshape(24, 96).astype(np.float32)
+    return found
+
+
+def free_weights(columns: int = 96) -> NDArray[np.float32]:
+    return np.random.default_rng(2).standard_normal((24, columns)).astype(np.float32)
+
+
+def test_four_bits_keep_an_affine_grid_to_the_last_bit() -> None:
+    weights = affine_weights()
+    found = quantise_blocks(weights, 4, BLOCK)
+    assert found.exact == 1.0 and found.minimum is not None
+    assert np.abs(found.dequantised() - weights).max() < 1e-6
+
+
+def test_eight_bits_keep_a_symmetric_grid_to_the_last_bit() -> None:
+    weights = symmetric_weights()
+    found = quantise_blocks(weights, 8, BLOCK)
+    assert found.exact == 1.0 and found.zeros is None
+    assert np.abs(found.dequantised() - weights).max() < 1e-7
+
+
+def test_eight_bits_move_the_blocks_of_an_affine_grid_and_keep_the_distances_in_them() -> None:
+    weights = affine_weights()
+    found = quantise_blocks(weights, 8, BLOCK)
+    moved = (found.dequantised() - weights).reshape(24, 3, BLOCK)
+    assert np.ptp(moved, axis=-1).max() < 1e-6
+    plain = np.ptp(weights.reshape(24, 3, BLOCK), axis=-1) / 255 / 2
+    assert np.abs(moved).mean() < plain.mean() / 2, "no better than rounding each weight on its own"
+
+
+@pytest.mark.parametrize(("bits", "steps"), [(8, 255), (4, 15)])
+@pytest.mark.parametrize("columns", [96, 80])
+def test_other_weights_are_rounded_within_a_step(bits: int, steps: int, columns: int) -> None:
+    weights = free_weights(columns)
+    found = quantise_blocks(weights, bits, BLOCK)
+    assert found.exact == 0.0
+    error = np.abs(found.dequantised()[:, :columns] - weights)
+    assert error.max() < 2 * np.abs(weights).max() / steps
+
+
+def test_a_constant_block_and_a_block_of_zeros_survive() -> None:
+    weights = affine_weights()
+    weights[0, :BLOCK], weights[1, :BLOCK] = 0.25, 0.0
+    found = quantise_blocks(weights, 4, BLOCK).dequantised()
+    assert np.abs(found - weights).max() < 1e-6
+
+
+def test_blocks_far_from_zero_are_rounded_where_no_integer_can_be_their_zero() -> None:
+    weights = affine_weights() + 100
+    found = quantise_blocks(weights, 8, BLOCK).dequantised()
+    assert np.abs(found - weights).max() < 0.5
+
+
+def test_channels_have_one_scale_each() -> None:
+    weights = free_weights()
+    weights[3] = 0
+    values, scales = quantise_channels(weights)
+    assert values.min() >= -127
+    assert np.abs(values * scales[:, None] - weights).max() <= scales.max() / 2 + 1e-6
