@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from specexport.graph_plan import FeatureSpec, GraphPlan
 from specexport.passes import run_passes
 from specexport.tensorrt.compile import LAYERS_NAME, CompiledEngine, CompileRequest, compile_engine
 from specexport.tensorrt.errors import CompileFailed, OperatorUnsupported, WorkspaceTooSmall
@@ -58,6 +59,23 @@ def test_engine_binds_aliases_and_fuses(tmp_path: Path, verify: WindowShape) -> 
     }
     assert profile["logits_rows"].maximum == (1, verify.rows)
     assert (tmp_path / "graph.engine").stat().st_size == report.engine_bytes > report.weights_bytes > 0
+
+
+def test_features_of_trees_compile(tmp_path: Path) -> None:
+    projection = np.ones((64, 2 * 128), np.float32)
+    plan = GraphPlan(trees=True, features=FeatureSpec(("hidden.0", "hidden.norm"), projection))
+    report = _compile(tmp_path, tiny_graph(plan=plan), TREE).report
+    (features,) = [binding for binding in report.outputs if binding.name == "features"]
+    assert (features.shape, features.dtype) == ((1, -1, 64), "FLOAT")
+    assert len(report.kv_cache_updates) == len(CACHES) and len(report.fused_attention) == 2
+
+
+def test_a_draft_of_kept_layers_is_an_engine_of_its_own(tmp_path: Path) -> None:
+    whole = _compile(tmp_path, tiny_graph()).report
+    kept = _compile(tmp_path, tiny_graph(plan=GraphPlan(kept_layers=(1,)))).report
+    assert kept.aliases == (("past_key.0", "present_key.0"), ("past_value.0", "present_value.0"))
+    assert len(kept.fused_attention) == 1
+    assert kept.weights_bytes < whole.weights_bytes
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma3_text"])
