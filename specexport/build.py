@@ -3,6 +3,7 @@
 The order of stages and nothing else; each stage is a function of its own module.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile, copytree
 
@@ -16,6 +17,7 @@ from specexport.canonical_graph import CanonicalGraph, canonical_key, export_can
 from specexport.check_prompts import require_usable_prompts
 from specexport.compiled_graph import CompiledGraph, check_parity, compile_graph
 from specexport.currency import build_key, default_output, is_current
+from specexport.fidelity_stage import check_fidelity, require_fidelity
 from specexport.parity import ParityReport, require_parity
 from specexport.parity_draft import DraftParityReport, check_draft_parity, require_draft_parity
 from specexport.profile_times import measure_profile_times
@@ -104,15 +106,49 @@ def _compile(
     if name == "draft":
         lowered = with_named_outputs(lowered, recipe)
     announce(f"checking the {name} against PyTorch")
+    if request.plan.weights is not None:
+        return _judge_weights(recipe, name, request, lowered, force=force, announce=announce)
     parity = _check_parity(recipe, name, lowered, force)
     if not isinstance(backend, TensorRTBackend):
         return BuiltGraph(lowered, parity)
     announce(f"compiling the {name} with {backend.kind}")
     compiled = compile_tensorrt(lowered, backend, force=force, progress=steps)
     report = read_report(compiled)
+    if request.plan.kept_layers:
+        announce(
+            f"the draft engine holds its own copy of {len(request.plan.kept_layers)} of the target's layers"
+        )
     for line in (f"{name} engine: {report.report.size()}", *report.report.warnings()):
         announce(line)
     return BuiltGraph(compiled, parity, report)
+
+
+def _judge_weights(
+    recipe: Recipe,
+    name: str,
+    request: GraphRequest,
+    lowered: CompiledGraph,
+    *,
+    force: bool,
+    announce: Announce,
+) -> BuiltGraph:
+    """The fp32 twin is held to PyTorch, the graph's own weights to the twin, on the recipe's text."""
+    twin = compile_graph(
+        request.canonical,
+        recipe.backend,
+        profiles=request.profiles,
+        batch=recipe.batch,
+        plan=replace(request.plan, weights=None),
+        force=force,
+    )
+    parity = _check_parity(recipe, name, twin, force)
+    if name != "target" or recipe.fidelity is None:
+        return BuiltGraph(lowered, parity)
+    announce("comparing the weights with the checkpoint's on the recipe's text")
+    report = check_fidelity(lowered, twin, recipe.fidelity, force=force)
+    announce(report.line())
+    require_fidelity(report, recipe.fidelity, recipe.shown_precision)
+    return BuiltGraph(lowered, parity, fidelity=report)
 
 
 def _check_parity(
