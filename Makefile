@@ -7,7 +7,7 @@ PARALLEL := -n auto --dist loadfile
 BUNDLE := smollm2-135m-ngram.bundle
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format bench clean
+.PHONY: help demo test test-fast lint format bench c-example clean
 
 help:
 	@echo "make demo       build SmolLM2-135M with n-gram drafts, watch it answer, check the answer against plain decoding"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench      latency tests against PyTorch"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff's fixes and formatting"
+	@echo "make c-example  the shared library for C, and a C program that decodes with it"
 	@echo "make clean      remove the environment and caches"
 
 $(READY): pyproject.toml runtime/pyproject.toml constraints.txt
@@ -46,6 +47,12 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m pytest tests/latency --benchmark-only --timeout 1800
+
+c-example: $(READY)
+	$(BIN)/python -m specruntime.clib -o build/c
+	$(CC) -std=c99 -O2 -Wall -Wextra runtime/examples/decode.c -Ibuild/c -Lbuild/c -lspecruntime -Wl,-rpath,$(CURDIR)/build/c -o build/c/decode
+	$(BIN)/specexport build recipes/tiny-random.yaml -o build/c/tiny-random.bundle
+	build/c/decode build/c/tiny-random.bundle "the quick brown fox" 32
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
