@@ -10,6 +10,7 @@ from specexport.bundle_writer import record_files
 from specexport.compiled_graph import CompiledGraph
 from specexport.currency import LIBRARIES
 from specexport.draft_specs import adaptive_spec, draft_spec
+from specexport.fidelity import FidelityReport
 from specexport.parity import ParityReport
 from specexport.parity_draft import DraftParityReport
 from specexport.profile_times import ProfileTimes
@@ -21,11 +22,13 @@ from specruntime.manifest import SCHEMA_VERSION, CheckPrompt, CheckSpec, GraphSp
 
 @dataclass(frozen=True)
 class BuiltGraph:
-    """A compiled graph past its parity check; `engine` is the compiler's report where one made an engine file."""
+    """A compiled graph past its parity check; `engine` is the compiler's report where one made an engine file,
+    `fidelity` what the weights' format costs where the recipe gives a text."""
 
     compiled: CompiledGraph
     parity: ParityReport | DraftParityReport
     engine: CompiledEngine | None = None
+    fidelity: FidelityReport | None = None
 
     def placed(self, directory: str) -> GraphSpec:
         """The manifest's entry of the graph, its file in `directory` of the bundle."""
@@ -51,6 +54,7 @@ def build_record(
                 "key": graph.compiled.key,
                 "plan": graph.compiled.plan.describe(),
                 "parity": asdict(graph.parity) | {"tolerance": recipe.parity.tolerance},
+                "fidelity": asdict(graph.fidelity) if graph.fidelity is not None else None,
                 "passes": [asdict(report) for report in graph.compiled.passes],
                 "engine": graph.engine.model_dump(mode="json") if graph.engine is not None else None,
                 **times[name].record(graph.compiled.spec),

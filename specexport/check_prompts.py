@@ -10,7 +10,7 @@ from specruntime.text import TextCodec
 
 def require_usable_prompts(check: Check, target: CanonicalGraph) -> None:
     """Raises `CheckpointUnsupported` naming the first prompt that the target of the bundle could not answer."""
-    codec = _open_codec(target)
+    codec = open_codec(target)
     if codec is None and any(isinstance(prompt, str) for prompt in check.prompts):
         raise CheckpointUnsupported(
             f"check.prompts: found text, but {target.name} has no tokenizer; write the prompts as lists of token ids"
@@ -20,7 +20,8 @@ def require_usable_prompts(check: Check, target: CanonicalGraph) -> None:
         _require_fitting(place, _encode(place, prompt, codec, check, target), check, target)
 
 
-def _open_codec(target: CanonicalGraph) -> TextCodec | None:
+def open_codec(target: CanonicalGraph) -> TextCodec | None:
+    """The tokenizer kept beside a canonical graph; None where it has none."""
     if target.tokenizer is None:
         return None
     return TextCodec.open(target.directory, describe_tokenizer(target.directory, TOKENIZER_DIRECTORY))

@@ -7,6 +7,7 @@
         ├── CheckpointUnsupported  the files were read, but this model cannot become a bundle
         ├── TokenizerMismatch      target and draft do not share one token table
         ├── ParityError            the exported graph does not compute what the checkpoint computes
+        ├── TrainingRefused        prompts, answers or features that no draft can be trained on
         └── BundleNotWritten       the bundle could not be put in place; what was there before is untouched
 
 Every message says what was found, what was expected and what to do, in one line per mistake.
@@ -45,5 +46,13 @@ class ParityError(BuildError):
     pass
 
 
+class FidelityError(BuildError):
+    pass
+
+
 class BundleNotWritten(BuildError):
+    pass
+
+
+class TrainingRefused(BuildError):
     pass

@@ -4,14 +4,12 @@ rounded by ONNX Runtime's own quantizer.
 Owns numbers only; knows no graph. A weight is [N, K]: one row per output, cut into blocks along K.
 """
 
+import logging
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnxruntime.quantization.matmul_nbits_quantizer import (
-    DefaultWeightOnlyQuantConfig,
-    DefaultWeightOnlyQuantizer,
-)
 
 Weights = NDArray[np.float32]
 _Reals = NDArray[np.float64]
@@ -135,10 +133,22 @@ def _eight_bits(grid: _Grid) -> BlockWeights:
 def _rounded(weights: NDArray[np.floating], bits: int, block: int) -> BlockWeights:
     """By ONNX Runtime's own quantizer, to the nearest integer of a symmetric grid for 4 bits, an affine one for 8."""
     columns = np.ascontiguousarray(weights.T, np.float32)
-    config = DefaultWeightOnlyQuantConfig(block_size=block, is_symmetric=bits == 4, bits=bits)
-    packed, scales, zeros = DefaultWeightOnlyQuantizer(config).qbits_block_quant(columns)
+    library = _quantizer_module()
+    config = library.DefaultWeightOnlyQuantConfig(block_size=block, is_symmetric=bits == 4, bits=bits)
+    packed, scales, zeros = library.DefaultWeightOnlyQuantizer(config).qbits_block_quant(columns)
     values = packed if bits == 8 else _unpacked(packed)
     return BlockWeights(bits, values, scales, zeros if bits == 8 else None, None, 0.0)
+
+
+def _quantizer_module() -> Any:
+    """ONNX Runtime's quantizer. Its import sends the whole process's log to stderr, which is taken back."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    from onnxruntime.quantization import matmul_nbits_quantizer
+
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    return matmul_nbits_quantizer
 
 
 def packed_nibbles(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
