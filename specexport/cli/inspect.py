@@ -6,6 +6,7 @@ import click
 
 from specruntime.cli.bundle_options import bundle_argument
 from specruntime.cli.inspect import inspect_command as inspect_bundle
+from specruntime.cli.inspect import memory_options
 
 
 @click.command("inspect")
@@ -17,12 +18,17 @@ from specruntime.cli.inspect import inspect_command as inspect_bundle
     metavar="FILE.png",
     help="Draws the draft's tree instead; BUNDLE may be a recipe then.",
 )
+@memory_options
 @click.pass_context
-def inspect_command(ctx: click.Context, bundle: Path, as_json: bool, tree: Path | None) -> None:
+def inspect_command(
+    ctx: click.Context, bundle: Path, as_json: bool, tree: Path | None, memory: bool, budget: str | None
+) -> None:
     """Shows a BUNDLE's models, widths, sizes, step times and parity; checks every file's hash."""
     if tree is None:
-        ctx.invoke(inspect_bundle, bundle=bundle, as_json=as_json)
+        ctx.invoke(inspect_bundle, bundle=bundle, as_json=as_json, memory=memory, budget=budget)
         return
+    if memory or budget:
+        raise click.UsageError("--tree draws a picture: leave out --memory and --budget")
     if as_json:
         raise click.UsageError("--tree draws a picture and prints nothing: leave out --json")
     from specexport.tree_drawing import draw_tree, require_drawing
