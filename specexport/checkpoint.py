@@ -13,6 +13,8 @@ from optimum.exporters.tasks import TasksManager
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedModel
 
 from specexport.digests import source_digest
+from specexport.draft_models.pruned import load_pruned
+from specexport.draft_models.targets import draft_target
 from specexport.errors import CheckpointUnsupported
 from specexport.quiet import quiet
 from specexport.recipe import ModelSource, NoiseSource, Precision, RandomSource
@@ -22,6 +24,7 @@ from specexport.sources.address import parse_address
 from specexport.sources.cache import cache_directory, cached_entry
 from specexport.sources.gguf_reading import gguf_read_once
 from specexport.sources.located import Located
+from specexport.sources.pruned import is_pruned
 from specexport.vocabulary import TOKENIZER_FILE, end_token_ids, real_vocab_size, require_shared_vocabulary
 
 TASK = "text-generation-with-past"
@@ -56,7 +59,7 @@ def load_checkpoint(
     """
     with quiet(), gguf_read_once():
         if isinstance(spec.source, str):
-            loaded = _load_files(spec.source, spec, precision)
+            loaded = _load_files(spec.source, spec, precision, target)
         elif isinstance(spec.source, RandomSource):
             loaded = _make_random(spec.source, spec, precision)
         else:
@@ -78,8 +81,10 @@ def check_context(checkpoint: Checkpoint, capacity: int) -> None:
         )
 
 
-def _load_files(source: str, spec: ModelSource, precision: Precision) -> Checkpoint:
+def _load_files(source: str, spec: ModelSource, precision: Precision, target: Checkpoint | None) -> Checkpoint:
     located = locate(parse_address(source), spec.sha256)
+    if is_pruned(located.directory):
+        return _load_pruned(source, located, spec, target)
     config = _read_config(source, located, spec.trust_remote_code)
     require_causal(source, config)
     model = _read_weights(source, located, config, precision, spec.trust_remote_code)
@@ -87,6 +92,18 @@ def _load_files(source: str, spec: ModelSource, precision: Precision) -> Checkpo
         located.digest, lambda scratch: _convert_tokenizer(source, located, spec.trust_remote_code, scratch)
     )
     return _describe(source, model, tokenizer, located.digest)
+
+
+def _load_pruned(source: str, located: Located, spec: ModelSource, target: Checkpoint | None) -> Checkpoint:
+    """A draft of some of the target's layers; embeddings, LM head and tokenizer are the target's."""
+    if target is None:
+        raise CheckpointUnsupported(
+            f"{source}: is a pruned draft, which lacks the tables it takes from its target; expected a whole model "
+            "here, name this one as the draft"
+        )
+    fitted = draft_target(target.model, name=target.name, vocab_size=target.vocab_size)
+    model = load_pruned(located.directory, fitted, source)
+    return _describe(source, model, target.tokenizer, source_digest(spec, target.source_digest))
 
 
 def _make_random(source: RandomSource, spec: ModelSource, precision: Precision) -> Checkpoint:

@@ -13,7 +13,9 @@ with interruptible_imports():  # they take about a second
     from specexport.cli.check import check_command
     from specexport.cli.inspect import inspect_command
     from specexport.cli.schema import schema_command
+    from specexport.cli.train import train_command
     from specexport.cli.tune import tune_command
+    from specexport.cli.write_prompts import write_prompts_command
     from specruntime.cli.generate import generate_command
     from specruntime.cli.group import RefusingGroup
     from specruntime.cli.serve import serve_command
@@ -41,5 +43,7 @@ for command in (
     inspect_command,
     serve_command,
     schema_command,
+    train_command,
+    write_prompts_command,
 ):
     main.add_command(command)

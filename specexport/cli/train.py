@@ -1,0 +1,153 @@
+"""`train`: from a recipe and prompts to a trained draft."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from specexport.cli.telling import Occasionally, say
+
+if TYPE_CHECKING:
+    from specexport.training.loop import Progress
+
+KINDS = ("medusa", "eagle3", "model")
+_SMALLEST_VOCABULARY = 16
+
+
+def _layers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(
+            f"found {text!r}, expected layer numbers with commas, such as 0,1,29"
+        ) from None
+
+
+@click.command("train")
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--kind", type=click.Choice(KINDS), required=True, help="What is trained.")
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE.jsonl",
+    help='One {"prompt"} a line; the target answers them. `specexport write-prompts` writes some.',
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Where the draft goes."
+)
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Answers, features and checkpoints, kept for the next run. Default: OUT with -work at its end.",
+)
+@click.option(
+    "--minutes", type=click.FloatRange(min=0, min_open=True), help="Longest training, all runs together."
+)
+@click.option("--epochs", type=click.IntRange(min=1), default=6, show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), help="Default: all cores.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 16),
+    default=4,
+    show_default=True,
+    help="Tokens in a row to foretell: Medusa heads, unrolled EAGLE-3 steps.",
+)
+@click.option(
+    "--vocabulary",
+    type=click.IntRange(min=_SMALLEST_VOCABULARY),
+    default=8192,
+    show_default=True,
+    help="Ids the draft can say, the most frequent of the answers.",
+)
+@click.option(
+    "--layers", callback=_layers, metavar="N,N,...", help="Kind model: the target's layers it keeps."
+)
+@click.option("--learning-rate", type=click.FloatRange(min=0, min_open=True), help="Default: by kind.")
+@click.option("--tokens-per-step", type=click.IntRange(min=64), default=2048, show_default=True)
+@click.option(
+    "--answer-tokens", type=click.IntRange(min=8), default=224, show_default=True, help="Longest answer."
+)
+@click.option(
+    "--start",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Train this draft further, with its vocabulary.",
+)
+@click.option("--restart", is_flag=True, help="Forget this kind's checkpoint; answers and features stay.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: draft, acceptance, accepted_length.")
+def train_command(
+    recipe: Path,
+    kind: str,
+    prompts: Path,
+    out: Path,
+    work: Path | None,
+    minutes: float | None,
+    epochs: int,
+    threads: int | None,
+    seed: int,
+    depth: int,
+    vocabulary: int,
+    layers: tuple[int, ...] | None,
+    learning_rate: float | None,
+    tokens_per_step: int,
+    answer_tokens: int,
+    start: Path | None,
+    restart: bool,
+    as_json: bool,
+) -> None:
+    """Trains a draft for the target of RECIPE on the target's own answers to prompts, on the CPU.
+
+    An interrupted run continues from its last checkpoint (one every 10 minutes). The draft, its config and a model card
+    are written to OUT; a recipe names that directory as `draft.source`.
+    """
+    if layers is not None and kind != "model":
+        raise click.UsageError(f"--layers: found with --kind {kind}, expected with --kind model only")
+    from specexport.recipe import load_recipe
+
+    loaded = load_recipe(recipe)
+    from specexport.training.prompts_file import read_prompts
+
+    read_prompts(prompts)  # refused before the seconds that importing torch takes
+    import torch
+
+    from specexport.training.kinds import LEARNING_RATES, Shape
+    from specexport.training.loop import Plan
+    from specexport.training.run import Order, Reports, train_draft
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    order = Order(
+        kind=kind,  # type: ignore[arg-type]  # click has checked it
+        prompts=prompts,
+        out=out,
+        work=work or out.with_name(f"{out.name}-work"),
+        shape=Shape(depth, vocabulary, layers),
+        plan=Plan(epochs, tokens_per_step, learning_rate or LEARNING_RATES[kind], seed, minutes),  # type: ignore[index]
+        answer_tokens=answer_tokens,
+        start=start,
+        restart=restart,
+        command=" ".join(["specexport", *sys.argv[1:]]),
+    )
+    acceptance = train_draft(loaded, order, Reports(say, Occasionally(say).count, _say_step))
+    length = 1 + sum(acceptance)
+    if as_json:
+        click.echo(json.dumps({"draft": str(out), "acceptance": acceptance, "accepted_length": length}))
+    else:
+        shares = " ".join(f"{share:.3f}" for share in acceptance)
+        click.echo(f"{out}: held-out acceptance {shares}, {length:.2f} tokens a round")
+
+
+def _say_step(progress: "Progress", done: float) -> None:
+    shares = " ".join(f"{share:.2f}" for share in progress.acceptance)
+    speed = progress.tokens / max(progress.seconds, 1e-9)
+    say(
+        f"{100 * done:3.0f} %  epoch {progress.epoch + 1}  step {progress.step}  loss {progress.loss:.3f}  "
+        f"accepted {shares}  {speed:.0f} tokens/s  {progress.seconds / 60:.1f} min"
+    )

@@ -1,0 +1,86 @@
+"""`write-prompts`: lets an instruct model write the prompts that its drafts are trained on."""
+
+from pathlib import Path
+
+import click
+
+from specexport.cli.telling import Occasionally, say
+
+
+@click.command("write-prompts")
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option(
+    "--count", type=click.IntRange(min=1), required=True, help="Prompts the file is to hold in the end."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE.jsonl",
+    help='One {"prompt"} a line; a file that is there is continued.',
+)
+@click.option(
+    "--openings",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Beginnings of prompts, one a line, taken in turn; the model writes on.",
+)
+@click.option(
+    "--exclude",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE.jsonl",
+    help="Prompts kept out, with all that share 13 words in a row with one: a benchmark's.",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Default: all cores.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+def write_prompts_command(
+    recipe: Path,
+    count: int,
+    output: Path,
+    openings: Path | None,
+    exclude: tuple[Path, ...],
+    threads: int | None,
+    seed: int,
+) -> None:
+    """Lets the target of RECIPE write prompts: it gets its chat template up to where a user speaks, and speaks.
+
+    What the target is asked to answer later is then what it was tuned on, and free of anybody else's text.
+    """
+    from specexport.recipe import load_recipe
+    from specexport.training.prompts_file import Excluded, append_prompts, read_prompts
+
+    loaded = load_recipe(recipe)
+    excluded = Excluded([prompt for path in exclude for prompt in read_prompts(path)])
+    known = read_prompts(output) if output.is_file() else []
+    lines = [line for line in openings.read_text(encoding="utf-8").splitlines() if line] if openings else []
+    if len(known) >= count:
+        click.echo(f"{output}: holds {len(known)} prompts")
+        return
+    say("loading the target into PyTorch")
+    import torch
+
+    from specexport.checkpoint import load_checkpoint
+    from specexport.training.precision import fast_copy
+    from specexport.training.prompt_codec import PromptCodec
+    from specexport.training.questions import write_questions
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    checkpoint = load_checkpoint(loaded.target, "fp32")
+    tell = Occasionally(say)
+    questions = write_questions(
+        fast_copy(checkpoint.model),
+        PromptCodec.of(checkpoint),
+        count - len(known),
+        end_ids=checkpoint.eos_token_ids,
+        openings=lines or ("",),
+        excluded=excluded,
+        known=known,
+        seed=seed + len(known),
+        progress=lambda written: tell.count(len(known) + written, count),
+    )
+    for question in questions:
+        append_prompts(output, [question])
+    click.echo(f"{output}: holds {count} prompts")

@@ -1,0 +1,210 @@
+"""The one training loop: batches in, checkpoints out. Knows no draft kind.
+
+A run is decided by its plan and the stored dialogues, so one that was interrupted continues with the same batches.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from specexport.errors import TrainingRefused
+from specexport.training.batches import load_batch, plan_epoch
+from specexport.training.features import FeatureStore, Span
+from specexport.training.objective import Outcome, Task
+from specexport.training.precision import fast_bfloat16
+
+CHECKPOINT_SECONDS = 600
+REPORT_SECONDS = 15
+_WARM_UP_STEPS = 40
+_LARGEST_GRADIENT = 0.5
+_SMOOTHED = 0.95
+_CHECKPOINT, _PROGRESS = "checkpoint", "progress.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`minutes` of training, checkpoints and earlier runs included, end a run before its `epochs` do."""
+
+    epochs: int
+    tokens_per_step: int
+    learning_rate: float
+    seed: int = 0
+    minutes: float | None = None
+
+
+@dataclass
+class Progress:
+    """Where a run is."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    loss: float = math.nan
+    reached: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    @property
+    def acceptance(self) -> list[float]:
+        """By drafted token, the share of chains accepted up to it, since the last report."""
+        return [reached / starts for reached, starts in zip(self.reached, self.starts, strict=True) if starts]
+
+    def note(self, outcome: Outcome, rows: int) -> None:
+        loss = float(outcome.loss.detach())
+        self.loss = loss if math.isnan(self.loss) else _SMOOTHED * self.loss + (1 - _SMOOTHED) * loss
+        self.step, self.batch, self.tokens = self.step + 1, self.batch + 1, self.tokens + rows
+        longer = len(outcome.reached) - len(self.reached)
+        self.reached, self.starts = self.reached + [0] * longer, self.starts + [0] * longer
+        for step, (reached, starts) in enumerate(zip(outcome.reached, outcome.starts, strict=True)):
+            self.reached[step] += reached
+            self.starts[step] += starts
+
+    def forget_hits(self) -> None:
+        self.reached, self.starts = [], []
+
+
+Report = Callable[[Progress, float], None]
+
+
+def train(
+    task: Task,
+    store: FeatureStore,
+    plan: Plan,
+    directory: Path,
+    report: Report = lambda progress, done: None,
+) -> Progress:
+    """Trains what in `task` has gradients, on the dialogues that are not held out.
+
+    Leaves a checkpoint every `CHECKPOINT_SECONDS`, and continues from the one in `directory` where there is one of the
+    same plan. `report` gets the progress and the share of the run that is done. Raises `TrainingRefused` where there is
+    nothing to train on or the checkpoint is another plan's.
+    """
+    spans = [span for span in store.spans if not span.held_out]
+    if not spans:
+        raise TrainingRefused("found no dialogue to train on; give more prompts")
+    shared = common_prefix(store, spans)
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16" if fast_bfloat16() else "no")
+    optimizer = torch.optim.AdamW(
+        [parameter for parameter in task.parameters() if parameter.requires_grad],
+        lr=plan.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=0.01,
+        fused=True,
+    )
+    task, optimizer = accelerator.prepare(task, optimizer)
+    run = _Run(accelerator, directory, plan, len(spans))
+    progress = run.resume()
+    steps = plan.epochs * len(plan_epoch(spans, plan.tokens_per_step, plan.seed, 0))
+    before, saved = monotonic() - progress.seconds, monotonic()
+    reported = 0.0
+    task.train()
+    while progress.epoch < plan.epochs:
+        batches = plan_epoch(spans, plan.tokens_per_step, plan.seed, progress.epoch)
+        for batch_spans in batches[progress.batch :]:
+            progress.seconds = monotonic() - before
+            done = _share_done(progress, plan, steps)
+            if done >= 1:
+                break
+            task.begin(done)
+            for group in optimizer.param_groups:
+                group["lr"] = plan.learning_rate * _pace(progress.step, done)
+            batch = load_batch(store, batch_spans, learn_from=shared)
+            outcome: Outcome = task(batch)
+            accelerator.backward(outcome.loss)
+            accelerator.clip_grad_norm_(task.parameters(), _LARGEST_GRADIENT)
+            optimizer.step()
+            optimizer.zero_grad()
+            progress.note(outcome, batch.rows)
+            if progress.seconds - reported > REPORT_SECONDS:
+                reported = progress.seconds
+                report(progress, done)
+                progress.forget_hits()
+            if monotonic() - saved > CHECKPOINT_SECONDS:
+                run.save(progress)
+                saved = monotonic()
+        else:
+            progress.epoch, progress.batch = progress.epoch + 1, 0
+            continue
+        break
+    progress.seconds = monotonic() - before
+    run.save(progress)
+    task.eval()
+    return progress
+
+
+def evaluate(task: Task, store: FeatureStore, spans: Sequence[Span], tokens_per_step: int) -> list[float]:
+    """The share of chains accepted up to each drafted token, on greedy answers of `spans`."""
+    greedy = [span for span in spans if span.greedy]
+    total = Progress()
+    task.eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=fast_bfloat16()):
+        for batch_spans in plan_epoch(greedy, tokens_per_step, 0, 0):
+            batch = load_batch(store, batch_spans)
+            total.note(task(batch), batch.rows)
+    return total.acceptance
+
+
+def common_prefix(store: FeatureStore, spans: Sequence[Span]) -> int:
+    """Ids that all dialogues begin with: the chat template's. What follows is text, and worth learning from."""
+    ids = store.rows("ids")
+    first = ids[spans[0].start : spans[0].start + spans[0].answer_start].tolist()
+    shared = len(first)
+    for span in spans:
+        others = ids[span.start : span.start + min(shared, span.answer_start)].tolist()
+        shared = next((n for n, (a, b) in enumerate(zip(first, others, strict=False)) if a != b), len(others))
+    return max(shared, 1)
+
+
+def _share_done(progress: Progress, plan: Plan, steps: int) -> float:
+    by_time = progress.seconds / (60 * plan.minutes) if plan.minutes is not None else 0.0
+    return max(progress.step / steps, by_time)
+
+
+def _pace(step: int, done: float) -> float:
+    """Of the learning rate: a linear start, then a cosine to nearly nothing."""
+    return min(1.0, (step + 1) / _WARM_UP_STEPS) * (
+        0.02 + 0.98 * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+    )
+
+
+class _Run:
+    """A run's checkpoint on disk: replaced whole."""
+
+    def __init__(self, accelerator: Accelerator, directory: Path, plan: Plan, dialogues: int) -> None:
+        self._accelerator = accelerator
+        self._place = directory / _CHECKPOINT
+        stated = {"epochs": plan.epochs, "tokens_per_step": plan.tokens_per_step, "seed": plan.seed}
+        self._plan: dict[str, Any] = stated | {"dialogues": dialogues}
+
+    def resume(self) -> Progress:
+        path = self._place / _PROGRESS
+        if not path.is_file():
+            return Progress()
+        record = json.loads(path.read_text())
+        if record["plan"] != self._plan:
+            raise TrainingRefused(
+                f"{self._place}: is of a run with {record['plan']}, expected {self._plan}; give the same options and "
+                "prompts to continue it, or --restart"
+            )
+        self._accelerator.load_state(str(self._place))
+        return Progress(**record["progress"])
+
+    def save(self, progress: Progress) -> None:
+        progress.forget_hits()
+        fresh = self._place.with_name(f"{_CHECKPOINT}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        self._accelerator.save_state(str(fresh))
+        record = {"plan": self._plan, "progress": vars(progress)}
+        (fresh / _PROGRESS).write_text(json.dumps(record))
+        shutil.rmtree(self._place, ignore_errors=True)
+        fresh.rename(self._place)

@@ -1,0 +1,65 @@
+"""The file of training prompts, and what may not be among them. Imports neither torch nor transformers.
+
+It holds one `{"prompt": text}` a line; `specexport bench`'s files are read as well.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from specexport.errors import TrainingRefused
+
+OVERLAP_WORDS = 13  # in a row: the usual measure of contamination
+
+
+def read_prompts(path: Path) -> list[str]:
+    """Texts in the file's order, repeated ones once. Raises `TrainingRefused` naming file and line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise TrainingRefused(
+            f"--prompts: {path} cannot be read: {reason}; write prompts with `specexport write-prompts`"
+        ) from None
+    prompts = [_parse(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not prompts:
+        raise TrainingRefused(f'--prompts: {path} holds none, expected {{"prompt": text}} on each line')
+    return list(dict.fromkeys(prompts))
+
+
+def append_prompts(path: Path, prompts: Iterable[str]) -> None:
+    with path.open("a", encoding="utf-8") as stream:
+        stream.writelines(json.dumps({"prompt": prompt}, ensure_ascii=False) + "\n" for prompt in prompts)
+
+
+class Excluded:
+    """Prompts that must not be trained on, and what is too near to them."""
+
+    def __init__(self, prompts: Sequence[str]) -> None:
+        self._whole = {tuple(_words(prompt)) for prompt in prompts}
+        self._runs = {run for prompt in prompts for run in _runs(_words(prompt))}
+
+    def __contains__(self, prompt: str) -> bool:
+        """The same words, or `OVERLAP_WORDS` of them in a row; case and punctuation do not count."""
+        words = _words(prompt)
+        return tuple(words) in self._whole or any(run in self._runs for run in _runs(words))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    return (tuple(words[first : first + OVERLAP_WORDS]) for first in range(len(words) - OVERLAP_WORDS + 1))
+
+
+def _parse(place: str, line: str) -> str:
+    try:
+        found = json.loads(line)
+        prompt = found["prompt"]
+    except (ValueError, KeyError, TypeError):
+        raise TrainingRefused(f'{place}: found {line[:60]!r}, expected {{"prompt": text}}') from None
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise TrainingRefused(f"{place}: the prompt is {prompt!r}, expected a text that is not empty")
+    return prompt

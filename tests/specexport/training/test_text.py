@@ -1,0 +1,196 @@
+"""Prompts, answers and features: what a draft is trained on, before any training."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from specexport.checkpoint import Checkpoint
+from specexport.errors import TrainingRefused
+from specexport.training import questions
+from specexport.training.answers import answer_prompts
+from specexport.training.decoding import Request, SlotDecoder
+from specexport.training.dialogues import Dialogue, append_dialogues, read_dialogues
+from specexport.training.features import FeatureStore, Setup, add_features, default_layer_ids
+from specexport.training.prompt_codec import PromptCodec
+from specexport.training.prompts_file import OVERLAP_WORDS, Excluded, append_prompts, read_prompts
+from specexport.training.vocabulary import most_frequent
+from tests.conftest import RECIPES
+
+SETUP = Setup("tiny", 32, (2, 3))
+
+
+def dialogues(count: int) -> list[Dialogue]:
+    made = torch.Generator().manual_seed(1)
+    return [
+        Dialogue(
+            tuple(torch.randint(0, 255, (5 + n % 7,), generator=made).tolist()),
+            tuple(torch.randint(0, 255, (3 + n % 11,), generator=made).tolist()),
+            greedy=n % 2 == 0,
+        )
+        for n in range(count)
+    ]
+
+
+def test_no_training_prompt_is_a_benchmark_prompt_or_near_one() -> None:
+    benchmark = Excluded([json.loads(line)["prompt"] for line in _lines("bench.jsonl")])
+    prompts = read_prompts(RECIPES / "prompts" / "train.jsonl")
+    assert len(prompts) == len(set(prompts)) > 1000
+    assert [prompt for prompt in prompts if prompt in benchmark] == []
+
+
+def test_the_overlap_check_finds_copies_in_other_letters_and_long_runs_within() -> None:
+    words = [f"word{n}" for n in range(40)]
+    excluded = Excluded([" ".join(words), "Why is the sky blue?"])
+    assert "why is -- the SKY blue" in excluded
+    assert "And now: " + " ".join(words[20 : 20 + OVERLAP_WORDS]) in excluded
+    assert "And now: " + " ".join(words[20 : 19 + OVERLAP_WORDS]) not in excluded
+    assert "Why is the sky red?" not in excluded
+
+
+def test_decoding_side_by_side_gives_the_tokens_of_generate(target: Checkpoint) -> None:
+    prompts = [dialogue.prompt_ids for dialogue in dialogues(9)]
+    decoder = SlotDecoder(target.model, slots=3, capacity=64, end_ids=target.eos_token_ids)
+    found = {request.prompt_ids: ids for request, ids in decoder.decode(Request(p, 0.0, 20) for p in prompts)}
+    assert found.keys() == set(prompts)
+    for prompt in prompts:
+        expected = target.model.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)  # type: ignore[operator]
+        assert found[prompt] == tuple(expected[0, len(prompt) :].tolist())
+
+
+def test_drawn_answers_follow_the_seed_and_never_hold_a_banned_id(target: Checkpoint) -> None:
+    def draw(seed: int) -> dict[tuple[int, ...], tuple[int, ...]]:
+        banned = tuple(range(100))
+        decoder = SlotDecoder(
+            target.model, slots=4, capacity=64, end_ids=target.eos_token_ids, banned=banned, seed=seed
+        )
+        requests = (Request(dialogue.prompt_ids, 1.0, 20) for dialogue in dialogues(6))
+        return {request.prompt_ids: ids for request, ids in decoder.decode(requests)}
+
+    first = draw(0)
+    assert draw(0) == first
+    assert draw(1) != first
+    assert all(index >= 100 for ids in first.values() for index in ids)
+
+
+def test_a_prompt_without_room_for_its_answer_is_refused(target: Checkpoint) -> None:
+    decoder = SlotDecoder(target.model, slots=1, capacity=16, end_ids=())
+    with pytest.raises(TrainingRefused, match="found 10 tokens, expected at most 8, so that 8 can follow"):
+        list(decoder.decode(iter([Request(tuple(range(10)), 0.0, 8)])))
+
+
+def test_answers_continue_after_an_interruption(target: Checkpoint, tmp_path: Path) -> None:
+    prompts = [dialogue.prompt_ids for dialogue in dialogues(8)]
+
+    def answer(path: Path) -> set[Dialogue]:
+        return set(
+            answer_prompts(target.model, prompts, path, end_ids=target.eos_token_ids, answer_tokens=12)
+        )
+
+    whole = answer(tmp_path / "whole.jsonl")
+    lines = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("".join(lines[:3]) + lines[3][:20])
+    again = answer(cut)
+    assert cut.read_text().splitlines(keepends=True)[:3] == lines[:3]
+    assert {dialogue.prompt_ids for dialogue in again} == set(prompts)
+    greedy = {dialogue for dialogue in whole if dialogue.greedy}
+    assert greedy & again >= {dialogue for dialogue in greedy if dialogue.prompt_ids in _prompts(lines[:3])}
+
+
+def test_a_line_that_is_no_dialogue_is_refused_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    append_dialogues(path, dialogues(1))
+    path.write_text(path.read_text() + '{"prompt_ids": []}\n')
+    with pytest.raises(TrainingRefused, match=r"answers\.jsonl:2: found .*prompt_ids.*remove the line"):
+        list(read_dialogues(path))
+
+
+def test_features_are_what_the_target_computes_alone(target: Checkpoint, tmp_path: Path) -> None:
+    store = FeatureStore(tmp_path, SETUP)
+    made = dialogues(20)
+    add_features(store, target.model, made, tokens_per_batch=64)
+    assert sorted(span.index for span in store.spans) == list(range(20))
+    for span in store.spans:
+        dialogue = made[span.index]
+        rows = slice(span.start, span.start + span.length)
+        assert store.rows("ids")[rows].tolist() == list(dialogue.ids)
+        with torch.no_grad():
+            ids = torch.tensor([dialogue.ids])
+            states = target.model.model(ids, output_hidden_states=True).hidden_states
+        torch.testing.assert_close(store.rows("final")[rows], states[-1][0].bfloat16(), rtol=2e-2, atol=2e-2)
+        taps = torch.cat([states[2][0], states[3][0]], dim=-1).bfloat16()
+        torch.testing.assert_close(store.rows("taps")[rows], taps, rtol=2e-2, atol=2e-2)
+
+
+def test_features_continue_after_a_write_that_was_cut_short(target: Checkpoint, tmp_path: Path) -> None:
+    made = dialogues(20)
+    add_features(FeatureStore(tmp_path, SETUP), target.model, made[:8], tokens_per_batch=64)
+    with (tmp_path / "final.bin").open("ab") as stream:
+        stream.write(b"\0" * 333)
+    with (tmp_path / "spans.jsonl").open("a") as stream:
+        stream.write('{"index": 9, "sta')
+    store = FeatureStore(tmp_path, SETUP)
+    add_features(store, target.model, made, tokens_per_batch=64)
+    assert sorted(span.index for span in store.spans) == list(range(20))
+    assert len(store.rows("final")) == sum(len(dialogue.ids) for dialogue in made)
+
+
+def test_features_of_another_target_are_refused(tmp_path: Path) -> None:
+    FeatureStore(tmp_path, SETUP)
+    with pytest.raises(TrainingRefused, match=r"holds features of .*tiny.*expected .*other.*--work"):
+        FeatureStore(tmp_path, Setup("other", 32, (2, 3)))
+
+
+def test_a_target_of_few_layers_has_no_three_to_tap() -> None:
+    assert default_layer_ids(30) == (2, 15, 27)
+    with pytest.raises(TrainingRefused, match="found a target of 4 layers, expected at least 6"):
+        default_layer_ids(4)
+
+
+def test_the_vocabulary_is_what_answers_hold_most_and_the_end() -> None:
+    prompt = next(n for n in range(100) if not Dialogue((n,), (1,), True).held_out)
+    made = [Dialogue((prompt,), (200, 200, 201), True), Dialogue((prompt,), (201, 202), True)]
+    ids = most_frequent(made, 4, always=(256,), vocab_size=259, padded_vocab_size=272)
+    assert ids.tolist() == [200, 201, 202, 256]
+    everything = most_frequent(made, 999, always=(256,), vocab_size=259, padded_vocab_size=272)
+    assert everything.tolist() == list(range(259))
+
+
+def test_questions_are_new_and_read_alike(target: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "_TRIES", 100)  # random bytes are seldom text
+    codec = PromptCodec.of(target)
+    written = list(
+        questions.write_questions(
+            target.model,
+            codec,
+            6,
+            end_ids=range(128, 272),  # a random model hardly ever ends by itself
+            openings=("Say", "Is "),
+            excluded=Excluded([]),
+            known=["Say it"],
+        )
+    )
+    assert len(set(written)) == 6
+    assert "Say it" not in written
+    assert all(question.startswith(("Say", "Is ")) for question in written)
+
+
+def test_prompt_files_are_read_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    append_prompts(path, ["one", "two\nlines", "one"])
+    assert read_prompts(path) == ["one", "two\nlines"]
+    path.write_text('{"prompt": "one"}\n{"text": "two"}\n')
+    with pytest.raises(TrainingRefused, match=r"prompts\.jsonl:2: found .*expected .*prompt"):
+        read_prompts(path)
+    with pytest.raises(TrainingRefused, match=r"cannot be read.*write-prompts"):
+        read_prompts(tmp_path / "none.jsonl")
+
+
+def _lines(name: str) -> list[str]:
+    return (RECIPES / "prompts" / name).read_text(encoding="utf-8").splitlines()
+
+
+def _prompts(lines: list[str]) -> set[tuple[int, ...]]:
+    return {tuple(json.loads(line)["prompt_ids"]) for line in lines}
