@@ -4,6 +4,7 @@ from specexport.graph_plan import PLAIN, GraphPlan
 from specexport.passes import GraphPass
 from specexport.passes.attention_rotary import RotateInAttention
 from specexport.passes.draft_head import ShareHeadWeights
+from specexport.passes.equal_weights import MergeEqualWeights
 from specexport.passes.flat_heads import FlattenHeads
 from specexport.passes.fused_operators import FuseOperators
 from specexport.passes.group_query_attention import GroupQueryAttention
@@ -16,7 +17,7 @@ from specexport.passes.unused_inputs import DropUnusedInputs
 def onnxruntime_passes(provider: str, plan: GraphPlan = PLAIN) -> tuple[GraphPass, ...]:
     """Passes for ONNX Runtime's `provider`: "cpu", "cuda" or "tensorrt" (which takes the canonical operators).
 
-    Of the plan only `trees` and `weights` matter here: the canonical operators serve trees as they are.
+    Of the plan trees, weights and a draft path matter here: the canonical operators serve trees as they are.
     """
     if provider == "tensorrt":
         return (DropUnusedInputs(),)
@@ -29,5 +30,6 @@ def onnxruntime_passes(provider: str, plan: GraphPlan = PLAIN) -> tuple[GraphPas
         RotateInAttention(),
         PackAttentionInputs(),
         *((QuantizeWeights(plan.weights),) if plan.weights is not None else ()),
+        *((MergeEqualWeights(),) if plan.draft_layers else ()),
         DropUnusedInputs(),
     )
