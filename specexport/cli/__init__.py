@@ -11,7 +11,9 @@ with interruptible_imports():  # they take about a second
     from specexport.cli.bench import bench_command
     from specexport.cli.build import build_command
     from specexport.cli.check import check_command
+    from specexport.cli.deploy import deploy_command
     from specexport.cli.inspect import inspect_command
+    from specexport.cli.profile import profile_command
     from specexport.cli.schema import schema_command
     from specexport.cli.train import train_command
     from specexport.cli.tune import tune_command
@@ -41,7 +43,9 @@ for command in (
     bench_command,
     tune_command,
     inspect_command,
+    profile_command,
     serve_command,
+    deploy_command,
     schema_command,
     train_command,
     write_prompts_command,

@@ -1,0 +1,54 @@
+"""Putting a deployment in place: the whole directory or none, and never over something else."""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import mkdtemp
+
+from specexport.errors import BuildError
+from specruntime.bundle import load_manifest
+from specruntime.manifest import Manifest
+
+
+def place_deployment(bundle: Path, output: Path, fill: Callable[[Path, Manifest], None]) -> Path:
+    """`output`, a new directory that `fill(directory, manifest)` has filled; the bundle is checked first.
+
+    Raises what `load_manifest` raises and `BuildError` when the directory is there or cannot be written.
+    """
+    manifest = load_manifest(bundle)
+    if output.exists():
+        raise BuildError(
+            f"{output} is there already, expected a new directory; remove it or choose another -o"
+        )
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    except OSError as error:
+        raise BuildError(
+            f"{output} cannot be written: {error.strerror or error}; choose another -o"
+        ) from error
+    try:
+        fill(scratch, manifest)
+        scratch.chmod(0o755)
+        scratch.rename(output)
+    except OSError as error:
+        raise BuildError(
+            f"{output} cannot be written: {error.strerror or error}; free space there or choose another -o"
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return output
+
+
+def copy_bundle(bundle: Path, place: Path) -> None:
+    """The bundle's files at another place; linked where both lie on one file system, since bundles never change."""
+    shutil.copytree(bundle, place, copy_function=_link_or_copy)
+
+
+def _link_or_copy(source: str, target: str) -> str:
+    with suppress(OSError):
+        os.link(Path(source).resolve(), target)
+        return target
+    return shutil.copy2(source, target)

@@ -1,0 +1,104 @@
+"""A Triton model over one bundle: Python backend, decoupled, one response a round.
+
+Written by `specexport deploy triton`. Inputs and outputs are named in config.pbtxt beside this directory; requests are
+scheduled over the bundle's slots, and every response is sent from the scheduler's thread.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from specruntime.bundle import open_bundle
+from specruntime.engines import EngineOptions
+from specruntime.errors import InvalidArgument
+from specruntime.params import SamplingParams
+from specruntime.serving import Delivery, Event, Scheduler, SessionStepper, Work
+
+_OPTIONS = {
+    "max_tokens": int, "temperature": float, "top_p": float, "top_k": int, "seed": int, "ignore_eos": bool,
+}  # fmt: skip
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = json.loads(args["model_config"]).get("parameters", {})
+        number = {name: int(entry["string_value"]) for name, entry in parameters.items()}
+        threads = number.get("threads", 0) or None
+        place = Path(args["model_repository"]) / args["model_version"] / "bundle"
+        self._bundle = open_bundle(place, options=EngineOptions(threads=threads))
+        stepper = SessionStepper(self._bundle, number["slots"])
+        self._scheduler = Scheduler(stepper, queue_limit=number["queue"])
+        self._codec = self._bundle.tokenizer
+
+    def execute(self, requests: list[Any]) -> None:
+        """Submits each request; a decoupled model answers through the senders and returns nothing."""
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                self._submit(request, sender)
+            except Exception as error:  # of this request alone
+                _fail(sender, error)
+
+    def finalize(self) -> None:
+        self._scheduler.close()
+        self._bundle.close()
+
+    def _submit(self, request: Any, sender: Any) -> None:
+        stream = bool(_value(request, "stream", default=True))
+        sent: list[Delivery] = []
+
+        def deliver(event: Event) -> None:
+            if not isinstance(event, Delivery):
+                _fail(sender, event.error)
+                return
+            if request.is_cancelled():
+                ticket.cancel()
+            sent.append(event)
+            if stream or event.last:
+                _send(sender, sent, last=event.last)
+                sent.clear()
+
+        ticket = self._scheduler.submit(self._work(request), deliver)
+
+    def _work(self, request: Any) -> Work:
+        ids = pb_utils.get_input_tensor_by_name(request, "prompt_ids")
+        if ids is not None:
+            prompt = ids.as_numpy().reshape(-1).astype(np.int64)
+        elif self._codec is not None:
+            prompt = np.asarray(self._codec.encode(_value(request, "prompt", default=b"").decode("utf-8")))
+        else:
+            raise InvalidArgument("this bundle has no tokenizer: send `prompt_ids`")
+        given = {
+            name: kind(value)
+            for name, kind in _OPTIONS.items()
+            if (value := _value(request, name, default=None)) is not None
+        }
+        stop = pb_utils.get_input_tensor_by_name(request, "stop")
+        stops = () if stop is None else tuple(text.decode("utf-8") for text in stop.as_numpy().reshape(-1))
+        return Work(prompt, SamplingParams(stop=stops, **given))
+
+
+def _value(request: Any, name: str, *, default: Any) -> Any:
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return default if tensor is None else tensor.as_numpy().reshape(-1)[0]
+
+
+def _send(sender: Any, deliveries: list[Delivery], *, last: bool) -> None:
+    text = "".join(delivery.delta.text for delivery in deliveries)
+    ids = [token for delivery in deliveries for token in delivery.delta.tokens]
+    reason = deliveries[-1].delta.finish_reason or ""
+    tensors = [
+        pb_utils.Tensor("text", np.array([text.encode()], dtype=np.object_)),
+        pb_utils.Tensor("token_ids", np.array(ids, dtype=np.int64)),
+        pb_utils.Tensor("finish_reason", np.array([reason.encode()], dtype=np.object_)),
+    ]
+    flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
+    sender.send(pb_utils.InferenceResponse(output_tensors=tensors), flags=flags)
+
+
+def _fail(sender: Any, error: Exception) -> None:
+    response = pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(str(error)))
+    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

@@ -1,0 +1,130 @@
+"""The Triton repository: read by Triton's own schema; its model answers as the library, over a stand-in backend."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from google.protobuf import text_format
+
+from specexport.cli import main
+from specruntime import SamplingParams, complete, open_bundle
+from tests.specexport.deploy import triton_stand_in
+from tests.specexport.deploy.triton_stand_in import Request
+
+
+def load(name: str, path: Path) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def repository(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("triton") / "repository"
+    done = CliRunner().invoke(main, ["deploy", "triton", str(tiny_bundle), "-o", str(place), "--slots", "2"])
+    assert done.exit_code == 0, done.output
+    return place
+
+
+@pytest.fixture(scope="module")
+def config(repository: Path) -> Any:
+    """config.pbtxt as Triton's own message; the client's package carries it, its gRPC parts are left alone."""
+    package = importlib.util.find_spec("tritonclient")
+    assert package is not None and package.submodule_search_locations
+    schema = load(
+        "model_config_pb2", Path(package.submodule_search_locations[0]) / "grpc" / "model_config_pb2.py"
+    )
+    return text_format.Parse((repository / "tiny-random" / "config.pbtxt").read_text(), schema.ModelConfig())
+
+
+def test_the_configuration_is_one_of_tritons(config: Any) -> None:
+    assert config.name == "tiny-random" and config.backend == "python"
+    assert config.model_transaction_policy.decoupled and config.max_batch_size == 0
+    assert {entry.name for entry in config.output} == {"text", "token_ids", "finish_reason"}
+    assert all(entry.optional for entry in config.input)
+    assert config.parameters["slots"].string_value == "2"
+
+
+@pytest.fixture(scope="module")
+def model(repository: Path, config: Any) -> Iterator[Any]:
+    sys.modules["triton_python_backend_utils"] = triton_stand_in
+    place = repository / "tiny-random"
+    made = load("triton_model_of_the_test", place / "1" / "model.py").TritonPythonModel()
+    parameters = {key: {"string_value": entry.string_value} for key, entry in config.parameters.items()}
+    made.initialize(
+        {
+            "model_config": json.dumps({"parameters": parameters}),
+            "model_repository": str(place),
+            "model_version": "1",
+        }
+    )
+    yield made
+    made.finalize()
+    del sys.modules["triton_python_backend_utils"]
+
+
+def ask(model: Any, config: Any, **values: Any) -> Request:
+    from google.protobuf.descriptor import EnumDescriptor
+
+    kinds: EnumDescriptor = config.input[0].DESCRIPTOR.fields_by_name["data_type"].enum_type
+    names = {number.number: number.name for number in kinds.values}
+    inputs = {entry.name: names[entry.data_type] for entry in config.input}
+    outputs = {entry.name: names[entry.data_type] for entry in config.output}
+    request = Request(inputs, outputs, **values)
+    model.execute([request])
+    return request
+
+
+def collected(request: Request) -> tuple[str, list[int], str]:
+    assert request.sender.final.wait(30)
+    text, ids, reason = "", [], ""
+    for response in request.sender.responses:
+        assert response.error is None, response.error
+        named = {tensor.tensor_name: tensor.array for tensor in response.output_tensors}
+        text += named["text"][0].decode()
+        ids += named["token_ids"].tolist()
+        reason = named["finish_reason"][0].decode()
+    return text, ids, reason
+
+
+def test_answers_are_those_of_the_library(model: Any, config: Any, tiny_bundle: Path) -> None:
+    asked = {"max_tokens": 20, "temperature": 0.5, "seed": 3, "ignore_eos": True}
+    requests = [
+        ask(model, config, prompt=b"abcabc", **asked),
+        ask(model, config, prompt=b"abcabc", stream=False, **asked),
+        ask(model, config, prompt_ids=[97, 98, 99, 97, 98, 99], stop=[b"\n\n\n"], **asked),
+    ]
+    with open_bundle(tiny_bundle, verify=False) as bundle:
+        codec = bundle.tokenizer
+        assert codec is not None
+        params = SamplingParams(max_tokens=20, temperature=0.5, seed=3, ignore_eos=True)
+        expected = complete(bundle.new_session(), codec.encode("abcabc"), params, codec)
+    for request in requests:
+        assert collected(request) == (expected.text, list(expected.token_ids), "length")
+    assert len(requests[0].sender.responses) > 1 == len(requests[1].sender.responses)
+
+
+def test_what_cannot_be_answered_is_an_error_of_its_request(model: Any, config: Any) -> None:
+    for values in ({"prompt": b""}, {"prompt_ids": [9999]}, {"prompt": b"a", "temperature": -1.0}):
+        request = ask(model, config, **values)
+        assert request.sender.final.wait(10)
+        (response,) = request.sender.responses
+        assert response.error is not None and response.error.text
+    assert collected(ask(model, config, prompt=b"abc", max_tokens=2))[1]
+
+
+def test_a_directory_that_is_there_is_left_alone(repository: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    before = sorted(path.name for path in repository.rglob("*"))
+    done = CliRunner().invoke(main, ["deploy", "triton", str(tiny_bundle), "-o", str(repository)])
+    assert done.exit_code == 1 and "is there already" in done.stderr
+    assert sorted(path.name for path in repository.rglob("*")) == before
+    done = CliRunner().invoke(main, ["deploy", "triton", str(tmp_path), "-o", str(tmp_path / "out")])
+    assert done.exit_code == 1 and not (tmp_path / "out").exists()
