@@ -209,7 +209,7 @@ def test_a_perfect_tree_accepts_its_whole_depth_for_fifty_rounds(name: str) -> N
         drafting.accept(*emitted)
 
 
-@pytest.mark.parametrize("nodes", [1, 4, 7, 16])
+@pytest.mark.parametrize("nodes", [1, 4, 16, 64])
 @pytest.mark.parametrize("branch", [1, 3])
 def test_a_dynamic_tree_is_the_best_of_the_candidates_it_asked_for(nodes: int, branch: int) -> None:
     depth = 4
@@ -455,6 +455,13 @@ def test_after_a_rewind_anywhere_it_drafts_as_a_fresh_one(shape: str, length: in
     drafting.rewind(drafting.draft, length)
     drafting.accept(61, 62)
     assert drafting.drafted() == fresh(drafting.tokens).drafted()
+
+
+def test_features_of_positions_it_was_not_shown_again_are_not_used() -> None:
+    drafting = Drafting()
+    drafting.draft.rewind(3)
+    with pytest.raises(AssertionError, match="every target window"):
+        drafting.propose(drafting.draft)
 
 
 def test_the_same_tokens_twice_propose_the_same() -> None:
