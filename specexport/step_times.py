@@ -39,13 +39,18 @@ def measure_window_times(
 
 
 def _time_window(context: Context, window: Window, repeats: int) -> float:
-    width = window.profile.width
-    start = min(CONTEXT_ROWS, context.spec.capacity - width - context.spec.drafted + 1)
-    window.cache_length[:] = start
-    window.position_ids[:] = start + np.arange(width)
+    stage_window(context, window)
     times = []
     for _ in range(repeats):
         began = perf_counter()
         context.run(window)
         times.append(perf_counter() - began)
     return median(times) * 1e3
+
+
+def stage_window(context: Context, window: Window) -> None:
+    """Puts the window behind about `CONTEXT_ROWS` tokens of the cache."""
+    width = window.profile.width
+    start = min(CONTEXT_ROWS, context.spec.capacity - width - context.spec.drafted + 1)
+    window.cache_length[:] = start
+    window.position_ids[:] = start + np.arange(width)

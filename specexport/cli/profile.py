@@ -1,0 +1,42 @@
+"""`profile`: where a round's time goes."""
+
+import json
+from pathlib import Path
+
+import click
+
+from specruntime.cli.bundle_options import bundle_argument, threads_option
+from specruntime.cli.sampling_options import max_new_tokens_option
+
+
+@click.command("profile")
+@bundle_argument
+@max_new_tokens_option(64)
+@threads_option
+@click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draws rounds and operators."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def profile_command(
+    bundle: Path, max_new_tokens: int, threads: int | None, plot: Path | None, as_json: bool
+) -> None:
+    """Tells where a round of the BUNDLE spends its time: draft, verify, accept and commit; each window; each operator
+    of each window.
+
+    The check prompts are answered greedily for the phases. Operators come from ONNX Runtime's own profile, with about
+    200 tokens in the cache; a profiled window is slower than a plain one, which is timed beside it.
+    """
+    from specexport.bench.plot import require_plot
+
+    if plot is not None:
+        require_plot(plot)
+    from specexport.cli.progress import progress
+    from specexport.profile.plot import draw_profile
+    from specexport.profile.report import render_profile
+    from specexport.profile.run import profile_bundle
+
+    with progress() as advance:
+        report = profile_bundle(bundle, threads=threads, max_new_tokens=max_new_tokens, advance=advance)
+    click.echo(json.dumps(report.as_dict()) if as_json else render_profile(report))
+    if plot is not None:
+        draw_profile(report, plot)

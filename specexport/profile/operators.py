@@ -1,0 +1,146 @@
+"""One window of a graph taken apart: what each operator of it costs, from ONNX Runtime's own profile.
+
+Owns how that file is read. A profiled run is slower than a plain one, by a microsecond or two per operator, so the
+window is timed without a profile too.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from specexport.step_times import measure_window_times, stage_window
+from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines.onnx_runtime import OrtEngine
+from specruntime.errors import InvalidArgument
+from specruntime.manifest import GraphSpec, OnnxRuntimeEngine
+
+_REPEATS = 7
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """All nodes of one kind in one window: `count` of them take `ms` together."""
+
+    name: str
+    count: int
+    ms: float
+
+
+@dataclass(frozen=True)
+class WindowProfile:
+    """`ms`: the window, timed without a profile. `operators`: the dearest first."""
+
+    graph: str
+    profile: str
+    width: int
+    ms: float
+    operators: tuple[OperatorTime, ...]
+
+    @property
+    def operator_ms(self) -> float:
+        return sum(operator.ms for operator in self.operators)
+
+
+def profile_windows(
+    name: str, spec: GraphSpec, root: Path, options: EngineOptions, *, repeats: int = _REPEATS
+) -> tuple[WindowProfile, ...]:
+    """Every window of the graph's own file, `CONTEXT_ROWS` tokens in the cache; medians over `repeats`.
+
+    Raises `InvalidArgument` for an engine that writes no such profile.
+    """
+    if not isinstance(spec.engine, OnnxRuntimeEngine):
+        raise InvalidArgument(
+            f"{spec.file} runs on {spec.engine.kind}, expected onnxruntime, whose profile names operators"
+        )
+    own = tuple(profile for profile in spec.profiles if profile.file is None)
+    spec = spec.model_copy(update={"profiles": own})
+    times = measure_window_times(spec, root, options=options)
+    events = _record(spec, root, options, repeats)
+    return tuple(
+        WindowProfile(name, p.name, p.width, times[p.name], _sum_up(runs))
+        for p, runs in zip(own, events, strict=True)
+    )
+
+
+def _record(
+    spec: GraphSpec, root: Path, options: EngineOptions, repeats: int
+) -> list[list[list[dict[str, Any]]]]:
+    """Node events by profile and by run."""
+    with TemporaryDirectory() as directory:
+        to_file = EngineOptions(options.threads, options.provider, Path(directory) / "operators")
+        engine = open_engine(spec, root, to_file)
+        assert isinstance(engine, OrtEngine), "checked by the caller"
+        try:
+            _run_all(engine, spec, repeats)
+            events = json.loads(Path(engine.end_profiling()).read_text())
+        finally:
+            engine.close()
+    runs = _split_by_run(events)
+    warm = len(runs) - repeats * len(spec.profiles)
+    return [runs[warm + n * repeats : warm + (n + 1) * repeats] for n in range(len(spec.profiles))]
+
+
+def _run_all(engine: OrtEngine, spec: GraphSpec, repeats: int) -> None:
+    context = engine.new_context()
+    try:
+        for profile in spec.profiles:
+            window = context.window(profile.name)
+            stage_window(context, window)
+            for _ in range(repeats):
+                context.run(window)
+    finally:
+        context.close()
+
+
+def _split_by_run(events: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The kernel events of each run of the session, in the order of the runs."""
+    runs = sorted(
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event.get("cat") == "Session" and event["name"] == "model_run"
+    )
+    nodes = sorted(
+        (event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")),
+        key=lambda event: event["ts"],
+    )
+    found: list[list[dict[str, Any]]] = [[] for _ in runs]
+    index = 0
+    for event in nodes:
+        while index < len(runs) and event["ts"] > runs[index][1]:
+            index += 1
+        if index < len(runs) and event["ts"] >= runs[index][0]:
+            found[index].append(event)
+    return found
+
+
+def _sum_up(runs: Sequence[Sequence[dict[str, Any]]]) -> tuple[OperatorTime, ...]:
+    totals: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(runs))
+    counts: dict[str, int] = defaultdict(int)
+    for number, events in enumerate(runs):
+        for event in events:
+            name = _describe(event["args"])
+            totals[name][number] += event["dur"] / 1e3
+            counts[name] += number == 0
+    operators = [OperatorTime(name, counts[name], median(ms)) for name, ms in totals.items()]
+    return tuple(sorted(operators, key=lambda operator: -operator.ms))
+
+
+def _describe(args: dict[str, Any]) -> str:
+    """The operator, with the sizes of a product: "MatMulNBits 576 x 3072"."""
+    operator = str(args["op_name"])
+    if "MatMul" not in operator and operator != "Gemm":
+        return operator
+    first, result = (_last_size(args.get(key)) for key in ("input_type_shape", "output_type_shape"))
+    return f"{operator} {first} x {result}" if first and result else operator
+
+
+def _last_size(tensors: object) -> int | None:
+    if not isinstance(tensors, list) or not tensors or not isinstance(tensors[0], dict):
+        return None
+    shape = next(iter(tensors[0].values()), None)
+    return int(shape[-1]) if isinstance(shape, list) and shape else None

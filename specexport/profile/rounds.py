@@ -1,0 +1,98 @@
+"""The rounds of a bundle's answers by phase, and how long a process waits for its first token."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.check import prompt_ids
+from specruntime.engines import EngineOptions
+from specruntime.generation import complete
+from specruntime.params import SamplingParams
+from specruntime.session import Session
+from specruntime.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class RoundProfile:
+    """Sums over the check prompts' greedy answers, in milliseconds; prefill rounds are apart.
+
+    `draft_ms`, `verify_ms` and `accept_ms` are the loop's phases, `commit_ms` what is left of a round; of them
+    `draft_engine_ms` and `target_engine_ms` are spent inside engine calls, prefills included.
+    """
+
+    rounds: int
+    tokens: int
+    round_ms: float
+    draft_ms: float
+    verify_ms: float
+    accept_ms: float
+    prefill_ms: float
+    target_engine_ms: float
+    draft_engine_ms: float
+    target_calls: dict[str, int]
+    draft_calls: dict[str, int]
+    open_ms: float
+    first_token_ms: float
+
+    @property
+    def host_ms(self) -> float:
+        """Of all rounds, prefills included: everything outside engine calls."""
+        return self.round_ms + self.prefill_ms - self.target_engine_ms - self.draft_engine_ms
+
+    @property
+    def host_percent(self) -> float:
+        return 100 * self.host_ms / (self.round_ms + self.prefill_ms)
+
+
+def profile_rounds(bundle: Path, options: EngineOptions, max_new_tokens: int) -> RoundProfile:
+    """Answers the bundle's check prompts once, after a warm-up. Raises what opening and decoding raise."""
+    started = perf_counter()
+    with open_bundle(bundle, options=options) as opened:
+        session = opened.new_session()
+        ready = perf_counter()
+        prompts = _prompts(opened)
+        asked = perf_counter()
+        params = SamplingParams(max_tokens=max_new_tokens)
+        complete(session, prompts[0], replace(params, max_tokens=1))
+        answered = perf_counter()
+        every = [_answer(session, ids, params) for ids in prompts]
+    return _sum_up(every, open_ms=1e3 * (ready - started), first_token_ms=1e3 * (answered - asked))
+
+
+def _prompts(bundle: LoadedBundle) -> list[list[int]]:
+    return [prompt_ids(bundle, prompt) for prompt in bundle.manifest.check.prompts] or [[0]]
+
+
+def _answer(session: Session, ids: list[int], params: SamplingParams) -> Statistics:
+    session.reset()
+    complete(session, ids, params)
+    return session.stats
+
+
+def _sum_up(answers: list[Statistics], *, open_ms: float, first_token_ms: float) -> RoundProfile:
+    def milliseconds(name: str) -> float:
+        return 1e3 * sum(float(getattr(stats, name)) for stats in answers)
+
+    prefill, rounds = milliseconds("prefill_seconds"), milliseconds("round_seconds")
+    calls: dict[str, dict[str, int]] = {"target": {}, "draft": {}}
+    for stats in answers:
+        for role, tally in (("target", stats.target), ("draft", stats.draft)):
+            for profile, count in tally.calls.items():
+                calls[role][profile] = calls[role].get(profile, 0) + count
+    return RoundProfile(
+        rounds=sum(stats.rounds for stats in answers),
+        tokens=sum(stats.tokens for stats in answers),
+        round_ms=rounds - prefill,
+        draft_ms=milliseconds("draft_seconds"),
+        # A prompt is fed in the verify phase of its round.
+        verify_ms=max(milliseconds("verify_seconds") - prefill, 0.0),
+        accept_ms=milliseconds("accept_seconds"),
+        prefill_ms=prefill,
+        target_engine_ms=1e3 * sum(stats.target.seconds for stats in answers),
+        draft_engine_ms=1e3 * sum(stats.draft.seconds for stats in answers),
+        target_calls=calls["target"],
+        draft_calls=calls["draft"],
+        open_ms=open_ms,
+        first_token_ms=first_token_ms,
+    )
