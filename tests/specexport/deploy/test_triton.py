@@ -128,3 +128,15 @@ def test_a_directory_that_is_there_is_left_alone(repository: Path, tiny_bundle: 
     assert sorted(path.name for path in repository.rglob("*")) == before
     done = CliRunner().invoke(main, ["deploy", "triton", str(tmp_path), "-o", str(tmp_path / "out")])
     assert done.exit_code == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_leaves_nothing(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("specexport.deploy.triton.copyfile", full)
+    done = CliRunner().invoke(main, ["deploy", "triton", str(tiny_bundle), "-o", str(tmp_path / "out")])
+    assert done.exit_code == 1 and "No space left on device; free space" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,225 @@
+"""A server process under faults and load: what survives, what ends in one line, and memory that stays flat."""
+
+import http.client
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from specruntime.server.logs import JsonLines, log, log_to
+from specruntime.server.settings import Settings
+from tests.runtime.server.conftest import Running, Serve
+from tests.runtime.server.http import ask, call
+
+SOAK_SECONDS = float(os.environ.get("SPECRUNTIME_SOAK_SECONDS", "12"))
+SPECRUNTIME = str(Path(sys.executable).with_name("specruntime"))
+
+
+class Process:
+    """`specruntime serve` in a process of its own; quacks like `Running` for `call`."""
+
+    def __init__(self, popen: "subprocess.Popen[str]", port: int) -> None:
+        self.popen = popen
+        self.port = port
+
+    def resident(self) -> float:
+        """Megabytes of resident memory."""
+        pages = int(Path(f"/proc/{self.popen.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE") / 1e6
+
+    def complete(self, **fields: Any) -> tuple[int, Any, dict[str, str]]:
+        body = {"model": "tiny-random", "prompt": "abcabc", "max_tokens": 12, "temperature": 0, **fields}
+        return call(self, "POST", "/v1/completions", body)  # type: ignore[arg-type]  # only its port is used
+
+
+@contextmanager
+def serving(bundle: Path, *options: str) -> Iterator[Process]:
+    command = [SPECRUNTIME, "serve", str(bundle), "--port", "0", "--threads", "1", *options]
+    popen = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert popen.stderr is not None
+        started = json.loads(popen.stderr.readline())
+        drained = threading.Thread(target=popen.stderr.read, daemon=True)
+        drained.start()
+        yield Process(popen, int(started["address"].rsplit(":", 1)[1]))
+    finally:
+        popen.kill()
+        popen.wait()
+
+
+@pytest.mark.slow
+def test_a_bundle_that_is_replaced_while_it_is_served_changes_nothing(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "served.bundle"
+    shutil.copytree(tiny_bundle, place)
+    with serving(place, "--slots", "1") as server:
+        before = server.complete()[1]
+        replaced = tmp_path / "other.bundle"
+        shutil.copytree(tiny_bundle, replaced)
+        place.rename(tmp_path / "old.bundle")
+        replaced.rename(place)  # as a new build puts itself in place
+        shutil.rmtree(tmp_path / "old.bundle")
+        assert server.complete()[1]["choices"] == before["choices"]
+
+
+@pytest.mark.slow
+def test_a_bundle_cut_short_in_place_gives_no_other_answer_and_is_refused_afterwards(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    """Weights are mapped files: the kernel may end a process whose mapped file is cut, and nothing else may happen."""
+    place = tmp_path / "served.bundle"
+    shutil.copytree(tiny_bundle, place)
+    with serving(place, "--slots", "1") as server:
+        before = server.complete()[1]
+        for file in place.rglob("*"):
+            if file.is_file():
+                os.truncate(file, file.stat().st_size // 2)
+        try:
+            assert server.complete()[1]["choices"] == before["choices"]
+        except (OSError, http.client.HTTPException):
+            assert server.popen.wait(30) == -signal.SIGBUS
+    refused = subprocess.run(
+        [SPECRUNTIME, "serve", str(place), "--port", "0"], capture_output=True, text=True, timeout=60
+    )
+    assert refused.returncode == 1 and refused.stderr.startswith("error: ")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+SHORT_OF_MEMORY = """
+import resource, sys
+import specruntime as s
+from specruntime.serving import SessionStepper
+with s.open_bundle(sys.argv[1], options=s.EngineOptions(threads=1), verify=False) as bundle:
+    first = SessionStepper(bundle, 1)
+    size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + 24 * 2**20, resource.RLIM_INFINITY))
+    try:
+        SessionStepper(bundle, 100_000)
+    except (s.OutOfMemory, s.EngineFailed, MemoryError) as error:
+        print("refused", type(error).__name__)
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(len(s.complete(bundle.new_session(), [97, 98], s.SamplingParams(max_tokens=5, ignore_eos=True)).token_ids))
+"""
+
+
+@pytest.mark.slow
+def test_slots_that_do_not_fit_the_memory_are_refused_and_the_engine_lives(tiny_bundle: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY, str(tiny_bundle)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    refused, tokens = done.stdout.splitlines()
+    assert refused.startswith("refused ") and tokens == "5"
+
+
+class FullDisk:
+    """Standard error on a disk without space."""
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_under_the_log_costs_no_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    loggers = [logging.getLogger(name) for name in ("specruntime", "uvicorn")]
+    kept = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    log_to(FullDisk())  # type: ignore[arg-type]  # as much of a stream as logging uses
+    try:
+        assert ask(server)[0] == 200
+    finally:
+        for logger, (handlers, propagate, level) in zip(loggers, kept, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+
+
+def test_log_lines_are_json_whatever_they_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    record = logging.LogRecord("specruntime.server", 20, "f", 1, "answered", (), None)
+    record.fields = {"text": 'a"\n\x00\ud800', "path": Path("x"), "id": 3}
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    told = json.loads(line)
+    assert (told["event"], told["level"], told["id"], told["path"]) == ("answered", "info", 3, "x")
+    log("nobody listens", 10, field=1)
+    assert Settings("m").admits("anything")
+
+
+def mixed_client(server: Process, number: int, until: float, failures: list[object]) -> None:
+    """Requests of every kind, one after the other; what is not as expected goes to `failures`."""
+    random = Random(number)
+    expected: dict[str, Any] = {}
+    while time.monotonic() < until and not failures:
+        kind = random.choice(("same", "same", "sampled", "logprobs", "stream", "wrong", "long"))
+        try:
+            if kind == "same":
+                status, body, _ = server.complete()
+                ok = status == 200 and body["choices"] == expected.setdefault("same", body["choices"])
+            elif kind == "sampled":
+                ok = server.complete(temperature=0.9, max_tokens=random.randint(1, 30))[0] == 200
+            elif kind == "logprobs":
+                ok = server.complete(logprobs=5)[0] == 200
+            elif kind == "stream":
+                status, text, _ = server.complete(stream=True, include_authors=True)
+                ok = status == 200 and text.endswith("data: [DONE]\n\n")
+            elif kind == "wrong":
+                ok = server.complete(temperature=7)[0] == 422
+            else:
+                ok = server.complete(prompt="x" * 400)[0] == 400
+        except OSError as error:
+            ok = False
+            kind = f"{kind}: {error!r}"
+        if not ok:
+            failures.append(kind)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SOAK_SECONDS * 3 + 300)
+def test_memory_is_flat_under_mixed_load(tiny_bundle: Path) -> None:
+    """Peaks of resident memory in the second and the last quarter; SPECRUNTIME_SOAK_SECONDS=300 for the long one."""
+    failures: list[object] = []
+    with serving(tiny_bundle, "--slots", "3") as server:
+        started = time.monotonic()
+        until = started + SOAK_SECONDS
+        clients = [
+            threading.Thread(target=mixed_client, args=(server, number, until, failures))
+            for number in range(5)
+        ]
+        for client in clients:
+            client.start()
+        quarters: list[list[float]] = [[], [], [], []]
+        while (now := time.monotonic()) < until:
+            quarters[min(3, int(4 * (now - started) / SOAK_SECONDS))].append(server.resident())
+            time.sleep(0.05)
+        for client in clients:
+            client.join(60)
+        lines = call(server, "GET", "/metrics")[1].splitlines()  # type: ignore[arg-type]  # only its port is used
+    assert failures == []
+    figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(figures["specruntime_slots_active"]) == float(figures["specruntime_queue_length"]) == 0
+    assert float(figures["specruntime_slot_failures_total"]) == 0
+    assert max(quarters[3]) <= 1.02 * max(quarters[1]), [max(quarter) for quarter in quarters]
+
+
+def test_a_request_that_was_answered_is_booked_once(tiny_server: Running) -> None:
+    before = tiny_server.scheduler.totals.tokens
+    answer = tiny_server.client().completions.create(
+        model="tiny-random", prompt="ab", max_tokens=9, temperature=0
+    )
+    assert answer.usage is not None
+    assert tiny_server.scheduler.totals.tokens - before == answer.usage.completion_tokens
