@@ -99,10 +99,11 @@ def _compile(
         request.canonical,
         backend,
         profiles=request.profiles,
-        batch=recipe.batch,
+        batch=recipe.batch[-1],
         plan=request.plan,
         force=force,
     )
+    lowered = replace(lowered, spec=lowered.spec.model_copy(update={"batch_sizes": recipe.batch}))
     if name == "draft":
         lowered = with_named_outputs(lowered, recipe)
     announce(f"checking the {name} against PyTorch")
@@ -137,7 +138,7 @@ def _judge_weights(
         request.canonical,
         recipe.backend,
         profiles=request.profiles,
-        batch=recipe.batch,
+        batch=recipe.batch[-1],
         plan=replace(request.plan, weights=None),
         force=force,
     )

@@ -12,6 +12,7 @@ from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, Val
 
 from specexport.errors import RecipeError
 from specexport.recipe_backends import Backend, OnnxRuntimeBackend, Precision
+from specexport.recipe_batch import BatchSizes
 from specexport.recipe_drafts import Draft, LayerSkipDraft, ModelDraft, NgramDraft, NoneDraft
 from specexport.recipe_errors import explain
 from specexport.recipe_feature_drafts import EagleDraft, MedusaDraft
@@ -27,6 +28,7 @@ from specexport.recipe_sources import (
 )
 from specexport.recipe_weights import Fidelity, Weights
 from specexport.recipe_yaml import read_yaml
+from specexport.tensorrt.options import TensorRTBackend
 from specruntime.schema_numbers import Size
 
 __all__ = [
@@ -103,8 +105,8 @@ class Recipe(Closed):
     """KV rows of a session: prompt, answer and one window."""
     prefill_chunk: PositiveInt = 128
     """Prompt tokens per prefill window."""
-    batch: PositiveInt = 1
-    """Sequences that one engine call can hold."""
+    batch: BatchSizes = (1,)
+    """Numbers of sequences that one engine call may hold, ascending from 1; a number n: 1, 2, 4, ... and n."""
     draft: Draft
     verify_widths: tuple[Annotated[int, Field(ge=2)], ...] = Field(
         default_factory=lambda data: data["draft"].default_widths
@@ -147,8 +149,14 @@ class Recipe(Closed):
 
     @model_validator(mode="after")
     def _check_batch(self) -> Self:
-        if self.batch != 1:
-            raise ValueError(f"batch: found {self.batch}, expected 1: a session decodes one sequence")
+        if list(self.batch) != sorted({1, *self.batch}):
+            raise ValueError(
+                f"batch: found {list(self.batch)}, expected ascending sizes that begin with 1, such as [1, 2, 4]"
+            )
+        if len(self.batch) > 1 and isinstance(self.backend, TensorRTBackend):
+            raise ValueError(
+                f"batch: found {list(self.batch)} with backend.kind {self.backend.kind}, expected 1 there"
+            )
         return self
 
     @model_validator(mode="after")

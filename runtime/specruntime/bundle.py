@@ -9,20 +9,29 @@ import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
 from pydantic import ValidationError
 
+from specruntime.batches import Batch, LaneGroup
 from specruntime.bundle_files import REBUILD, check_files, read_regular
 from specruntime.closed_schema import describe_problem, shorten
 from specruntime.drafts import Draft, new_draft
 from specruntime.drafts.adaptive_setup import adaptive_draft
-from specruntime.engine import Engine
+from specruntime.engine import Context, Engine
 from specruntime.engines import EngineOptions, open_engine
-from specruntime.errors import BundleInvalid, BundleTooNew, WrongState
-from specruntime.manifest import MANIFEST_NAME, SCHEMA_VERSION, Manifest, NoneDraft, draft_graph
+from specruntime.errors import BundleInvalid, BundleTooNew, InvalidArgument, WrongState
+from specruntime.manifest import (
+    MANIFEST_NAME,
+    SCHEMA_VERSION,
+    DraftSpec,
+    Manifest,
+    NoneDraft,
+    draft_graph,
+)
 from specruntime.manifest_checks import check_manifest
 from specruntime.session import Session
 from specruntime.text import TextCodec
@@ -77,6 +86,7 @@ class LoadedBundle:
         self._target = target
         self._draft = draft
         self._sessions: WeakSet[Session] = WeakSet()
+        self._batches: WeakSet[Batch] = WeakSet()
         self._closed = False
 
     @cached_property
@@ -98,19 +108,14 @@ class LoadedBundle:
         draft the session would use; the session closes what it returns. Raises `WrongState` on a closed bundle,
         `OutOfMemory` when the buffers do not fit.
         """
-        if self._closed:
-            raise WrongState("the bundle is closed; open it again")
+        self._require_open()
         spec = self.manifest.draft if speculate else NoneDraft()
         target = self._target.new_context()
         draft_context = None
         try:
             if draft_graph(spec) is not None:
-                assert self._draft is not None, "open_bundle opens the graph of every draft that has one"
-                draft_context = self._draft.new_context()
-            draft = new_draft(spec, draft_context, self.manifest.target.vocab_size, target=target)
-            if speculate and dynamic and self.manifest.adaptive is not None:
-                draft = adaptive_draft(draft, self.manifest)
-            session = Session(target, adapt(draft), manifest=self.manifest)
+                draft_context = self._draft_engine().new_context()
+            session = self._session(spec, target, draft_context, dynamic, adapt, perf_counter)
         except BaseException:
             target.close()
             if draft_context is not None:
@@ -119,9 +124,50 @@ class LoadedBundle:
         self._sessions.add(session)
         return session
 
+    def new_batch(
+        self,
+        count: int,
+        speculate: bool = True,
+        *,
+        dynamic: bool = True,
+        adapt: Callable[[Draft], Draft] = lambda draft: draft,
+    ) -> Batch:
+        """`count` sessions whose windows are launched together; the options as of `new_session`, for each of them.
+
+        Raises `InvalidArgument` for more sessions than the bundle was built for, `WrongState` on a closed bundle,
+        `OutOfMemory` when the buffers do not fit.
+        """
+        self._require_open()
+        sizes = self.manifest.target.batch_sizes
+        rows = next((size for size in sizes if size >= count), None)
+        if count < 1 or rows is None:
+            raise InvalidArgument(
+                f"found a batch of {count}, this bundle has batch sizes {', '.join(map(str, sizes))}: list a larger "
+                "one under `batch` in the recipe and build again"
+            )
+        spec = self.manifest.draft if speculate else NoneDraft()
+        groups: list[LaneGroup] = []
+        try:
+            groups.append(LaneGroup(self._target.new_batch(rows), count))
+            if draft_graph(spec) is not None:
+                groups.append(LaneGroup(self._draft_engine().new_batch(rows), count))
+            batch = Batch(
+                groups[0],
+                groups[1] if len(groups) > 1 else None,
+                lambda target, draft, clock: self._session(spec, target, draft, dynamic, adapt, clock),
+            )
+        except BaseException:
+            for group in groups:
+                group.context.close()
+            raise
+        self._batches.add(batch)
+        return batch
+
     def close(self) -> None:
         """Closes all sessions, then frees the weights. Idempotent."""
         self._closed = True
+        for batch in list(self._batches):
+            batch.close()
         for session in list(self._sessions):
             session.close()
         self._target.close()
@@ -135,6 +181,28 @@ class LoadedBundle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise WrongState("the bundle is closed; open it again")
+
+    def _draft_engine(self) -> Engine:
+        assert self._draft is not None, "open_bundle opens the graph of every draft that has one"
+        return self._draft
+
+    def _session(
+        self,
+        spec: DraftSpec,
+        target: Context,
+        draft_context: Context | None,
+        dynamic: bool,
+        adapt: Callable[[Draft], Draft],
+        clock: Callable[[], float],
+    ) -> Session:
+        draft = new_draft(spec, draft_context, self.manifest.target.vocab_size, target=target)
+        if not isinstance(spec, NoneDraft) and dynamic and self.manifest.adaptive is not None:
+            draft = adaptive_draft(draft, self.manifest)
+        return Session(target, adapt(draft), manifest=self.manifest, clock=clock)
 
 
 def _read_manifest(root: Path) -> bytes:

@@ -83,6 +83,49 @@ class Context(Protocol):
         ...
 
 
+class BatchContext(Protocol):
+    """KV caches of several sequences, `rows` of them, and staging buffers for launches of neighbouring ones.
+
+    Not thread-safe. A launch of n sequences runs on the caches first .. first + n - 1, and its window has n batch rows.
+    """
+
+    spec: GraphSpec
+    rows: int
+    replays: dict[str, int]  # launches of captured device graphs by profile; empty where the backend has none
+
+    def window(self, profile: str, size: int) -> Window:
+        """The staging buffers of launches of `size` sequences, one of `spec.sizes_of` the profile.
+
+        Windows of one profile share their memory: row i of each is the same row.
+        """
+        ...
+
+    def run(self, window: Window, first: int) -> None:
+        """Runs a window of `window(...)` on the caches from `first` on. Raises as `Context.run`; of the rows launched
+        the caches are undefined then."""
+        ...
+
+    def logits(self, window: Window) -> NDArray[np.float32]:
+        """[n, R, padded_vocab] of the last run of this profile; valid until the next. Raises as `Context.logits`."""
+        ...
+
+    def keep(self, row: int, start: int, rows: NDArray[np.int64]) -> None:
+        """`Context.keep` in the caches of sequence `row`."""
+        ...
+
+    def cache(self, row: int) -> dict[str, NDArray[np.generic]]:
+        """`Context.cache` of sequence `row`, each [1, kv_heads, capacity, head_dim]."""
+        ...
+
+    def zero(self, row: int) -> None:
+        """Zeroes every cache row of sequence `row`."""
+        ...
+
+    def close(self) -> None:
+        """Frees the buffers. Idempotent."""
+        ...
+
+
 class Engine(Protocol):
     """A loaded graph: weights and compiled code, shared by its contexts. `run` of different contexts may overlap."""
 
@@ -90,6 +133,13 @@ class Engine(Protocol):
 
     def new_context(self) -> Context:
         """Allocates one session's buffers and runs every profile once, so that later runs allocate nothing.
+
+        Raises `OutOfMemory` when a buffer does not fit.
+        """
+        ...
+
+    def new_batch(self, rows: int) -> BatchContext:
+        """Allocates the buffers of `rows` sequences, one of `spec.batch_sizes`; runs every launch once.
 
         Raises `OutOfMemory` when a buffer does not fit.
         """

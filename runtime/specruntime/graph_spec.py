@@ -12,6 +12,9 @@ from specruntime.tensorrt_spec import TensorRTEngine
 
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
 Dimension = Size | Literal["B", "W", "R"]
+# A window of at least this many tokens of which only one is judged is a piece of a prompt: it is full by itself, and
+# rows beside it would be padded to its width.
+PROMPT_WIDTH = 16
 RelativePath = Annotated[str, Field(min_length=1, max_length=MAX_PATH)]
 
 
@@ -51,6 +54,11 @@ class Profile(Closed):
         """Whether a run fills this output of the graph."""
         return self.outputs is None or output in self.outputs
 
+    @property
+    def feeds_prompts(self) -> bool:
+        """Whether it is wide and judges one row: such windows are run for one sequence at a time."""
+        return self.rows == 1 and self.width >= PROMPT_WIDTH
+
 
 class OnnxRuntimeEngine(Closed):
     kind: Literal["onnxruntime"] = "onnxruntime"
@@ -63,7 +71,10 @@ EngineSpec = Annotated[OnnxRuntimeEngine | TensorRTEngine, Field(discriminator="
 
 
 class GraphSpec(Closed):
-    """One compiled graph with its own KV cache: the target, or a draft. Medusa heads have no cache and no layers."""
+    """One compiled graph with its own KV cache: the target, or a draft. Medusa heads have no cache and no layers.
+
+    `batch_sizes`, ascending from 1 to `batch`, are the numbers of sequences that one launch may hold.
+    """
 
     file: RelativePath
     inputs: tuple[TensorSpec, ...]
@@ -71,6 +82,7 @@ class GraphSpec(Closed):
     aliases: tuple[AliasPair, ...]
     profiles: Annotated[tuple[Profile, ...], Field(min_length=1, max_length=MAX_PROFILES)]
     batch: Size
+    batch_sizes: Annotated[tuple[Size, ...], Field(min_length=1, max_length=MAX_PROFILES)] = (1,)
     capacity: Size
     layers: Index
     vocab_size: Size
@@ -82,6 +94,14 @@ class GraphSpec(Closed):
         """Ids that one judged row answers with: 1, or the k of a fused draft, which writes k - 1 rows more."""
         shape = next((tensor.shape for tensor in self.outputs if tensor.name == "top_ids"), ())
         return shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 1
+
+    def sizes_of(self, profile: Profile) -> tuple[int, ...]:
+        """How many sequences one launch of the profile may hold, ascending from 1."""
+        return (1,) if profile.feeds_prompts else self.batch_sizes
+
+    def for_one(self) -> "GraphSpec":
+        """The same graph as a session of its own sees it: one sequence."""
+        return self if self.batch == 1 else self.model_copy(update={"batch": 1, "batch_sizes": (1,)})
 
     def profile(self, name: str) -> Profile:
         """The profile called `name`; KeyError when the graph has none."""

@@ -21,7 +21,7 @@ from specruntime.generation import Delta
 from specruntime.manifest import MANIFEST_NAME
 from specruntime.outputs import RequestOutput, new_output
 from specruntime.params import SamplingParams
-from specruntime.serving import AsyncStream, Scheduler, SessionStepper, Stream, Work, collect
+from specruntime.serving import AsyncStream, Scheduler, Stream, Work, collect, stepper_for
 from specruntime.text import Message, TextCodec
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -62,7 +62,7 @@ class _Served:
         self._bundle = open_bundle(path, options=EngineOptions(threads, provider), verify=verify)
         try:
             slots = self._bundle.manifest.target.batch if max_num_seqs is None else max_num_seqs
-            self._scheduler = Scheduler(SessionStepper(self._bundle, slots), queue_limit=_QUEUE)
+            self._scheduler = Scheduler(stepper_for(self._bundle, slots), queue_limit=_QUEUE)
         except BaseException:
             self._bundle.close()
             raise

@@ -22,6 +22,11 @@ def check_manifest(manifest: Manifest) -> None:
         refuse(f"target drafts {target.drafted} tokens a launch, expected top_ids of one column a row")
     if draft is not None:
         check_graph("draft", draft, contract_of(manifest.draft))
+        if draft.batch_sizes != target.batch_sizes:
+            refuse(
+                f"draft.batch_sizes: found {list(draft.batch_sizes)}, expected those of the target, "
+                f"{list(target.batch_sizes)}"
+            )
     check_draft(manifest)
     for token in manifest.eos_token_ids:
         if token >= target.vocab_size:
@@ -33,8 +38,12 @@ def check_manifest(manifest: Manifest) -> None:
 
 def check_graph(label: str, graph: GraphSpec, contract: Contract) -> None:
     """Checks one graph; `label` is the key it is found under."""
-    if graph.batch != 1:
-        refuse(f"{label}.batch: found {graph.batch}, expected 1: a session decodes one sequence")
+    sizes = graph.batch_sizes
+    if list(sizes) != sorted({1, graph.batch, *sizes}) or sizes[-1] != graph.batch:
+        refuse(
+            f"{label}.batch_sizes: found {list(sizes)}, expected ascending sizes from 1 to {label}.batch, "
+            f"which is {graph.batch}"
+        )
     _unique(f"{label}.inputs", (tensor.name for tensor in graph.inputs))
     _unique(f"{label}.outputs", (tensor.name for tensor in graph.outputs))
     _unique(f"{label}.profiles", (profile.name for profile in graph.profiles))

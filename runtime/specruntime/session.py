@@ -7,7 +7,7 @@ next window, so rolling back is setting an integer and stale cache rows are simp
 text, stop conditions or files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -45,8 +45,19 @@ class Session:
     but `close` raises `WrongState` once the session is closed.
     """
 
-    def __init__(self, target: Context, draft: Draft, *, manifest: Manifest) -> None:
-        """Takes ownership of both: `close` closes them. Raises `InvalidArgument` for a graph it cannot drive."""
+    def __init__(
+        self,
+        target: Context,
+        draft: Draft,
+        *,
+        manifest: Manifest,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """Takes ownership of both: `close` closes them. `clock` measures its phases, in seconds.
+
+        Raises `InvalidArgument` for a graph it cannot drive.
+        """
+        self._clock = clock
         self.manifest = manifest
         self.stats = Statistics()  # of the current answer; `begin` replaces it
         self.answers = 0  # begun so far: tells whether an answer is still the current one
@@ -139,14 +150,14 @@ class Session:
         with self._guard.exclusive():
             sampler = self._require_answer()
             prefill = self._length - self._cache_length > 1
-            started = perf_counter()
+            started = self._clock()
             # A draft raises `InvalidArgument` between its engine calls, when its sampling finds every token banned.
             with self._guard.poisoned_by(BaseException, but=(InvalidArgument,)):
                 proposal = self._propose(sampler)
-            drafted = perf_counter()
+            drafted = self._clock()
             with self._guard.poisoned_by(BaseException):
                 rows, observing = self._verify(proposal)
-            verified = perf_counter()
+            verified = self._clock()
             with self._guard.poisoned_by(EngineFailed):
                 outcome = judge(
                     proposal,
@@ -155,7 +166,7 @@ class Session:
                     sampler,
                 )
                 logprobs = self._logprobs(rows, outcome, sampler)
-            accepted = perf_counter()
+            accepted = self._clock()
             draft_seconds, verify_seconds = drafted - started + observing, verified - drafted - observing
             if not prefill:
                 with self._guard.poisoned_by(BaseException):
@@ -172,7 +183,7 @@ class Session:
                 draft=draft_seconds,
                 verify=verify_seconds,
                 accept=accepted - verified,
-                whole=perf_counter() - started,
+                whole=self._clock() - started,
                 prefill=prefill,
             )
             return Round(
@@ -238,7 +249,7 @@ class Session:
             ids = self._tokens[start : self._length]
             if len(ids) == 1:
                 return self._feeder.feed(ids, start), 0.0
-            telling = PromptTelling(self._draft)
+            telling = PromptTelling(self._draft, self._clock)
             return self._feeder.feed(ids, start, telling), telling.seconds
         # The drafts wait behind the committed tokens; they count only once committed.
         end = self._length + count
@@ -258,7 +269,7 @@ class Session:
         places = np.array((0, *outcome.path), dtype=np.int64)
         if places[-1] != kept - 1:
             self._feeder.context.keep(self._cache_length, places)
-        started = perf_counter()
+        started = self._clock()
         self._draft.observe(
             Verdict(
                 start=self._cache_length,
@@ -271,7 +282,7 @@ class Session:
                 verify_seconds=verify_seconds,
             )
         )
-        return perf_counter() - started
+        return self._clock() - started
 
     def _logprobs(self, rows: Rows, outcome: Outcome, sampler: Sampler) -> tuple[TokenLogprobs, ...] | None:
         """Of each emitted token under the raw logits of the row it follows."""

@@ -31,7 +31,7 @@ def weight_bytes(manifest: Manifest, graph: GraphSpec) -> int:
 def cache_bytes(graph: GraphSpec) -> int:
     """Bytes of one session's KV cache."""
     cached = {pair.input for pair in graph.aliases}
-    sizes = {"B": graph.batch}
+    sizes = {"B": 1}
     return sum(
         BYTES[tensor.dtype] * prod(sizes[d] if isinstance(d, str) else d for d in tensor.shape)
         for tensor in graph.inputs
@@ -69,6 +69,7 @@ def _describe(manifest: Manifest, graph: GraphSpec, built: GraphRecord) -> dict[
         "padded_vocab_size": graph.padded_vocab_size,
         "capacity": graph.capacity,
         "batch": graph.batch,
+        "batch_sizes": list(graph.batch_sizes),
         "engine": graph.engine.model_dump(mode="json"),
         "profiles": [profile.model_dump() for profile in graph.profiles],
         "weights_mb": weight_bytes(manifest, graph) / _MB,
@@ -127,7 +128,7 @@ def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:
     lines = [
         f"{role:8} {graph['checkpoint'] or 'checkpoint not recorded'}",
         f"         {graph['layers']} layers, vocabulary {graph['vocab_size']}{padding}, capacity {graph['capacity']}, "
-        f"batch {graph['batch']}, {engine['kind']}",
+        f"batch {'/'.join(map(str, graph['batch_sizes']))}, {engine['kind']}",
         f"         weights {graph['weights_mb']:.1f} MB, KV cache {graph['kv_mb']:.1f} MB per session",
         "         widths " + ", ".join(f"{p['name']} {p['width']}" for p in graph["profiles"]),
     ]

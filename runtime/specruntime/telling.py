@@ -3,7 +3,7 @@
 Knows the layout of a window's features, and nothing of how tokens are accepted.
 """
 
-from time import perf_counter
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,15 @@ def kept_features(window: Window, rows: NDArray[np.int64]) -> NDArray[np.float32
 class PromptTelling:
     """Tells a draft of each window of a prompt as it is fed. `seconds`: what the draft took to listen."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, clock: Callable[[], float]) -> None:
         self.seconds = 0.0
         self._draft = draft
-        self._last = perf_counter()
+        self._clock = clock
+        self._last = clock()
 
     def __call__(self, window: Window, start: int, count: int) -> None:
         """The window held `count` ids at cache offset `start`."""
-        ran = perf_counter()
+        ran = self._clock()
         self._draft.observe(
             Verdict(
                 start=start,
@@ -43,5 +44,5 @@ class PromptTelling:
                 verify_seconds=ran - self._last,
             )
         )
-        self._last = perf_counter()
+        self._last = self._clock()
         self.seconds += self._last - ran

@@ -168,11 +168,11 @@ def run_counted(context: Context, window: Window, tally: EngineTally) -> None:
 
 
 def _refuse_unsupported(spec: GraphSpec) -> None:
-    """Raises `InvalidArgument` for what this loop does not drive: batches, and profiles without a row rule."""
+    """Raises `InvalidArgument` for what this loop does not drive: many sequences, and profiles without a row rule."""
     if spec.batch != 1:
         raise InvalidArgument(
-            f"{spec.file} is compiled for batch {spec.batch}, this session decodes one sequence: "
-            "set `batch: 1` in the recipe and build again"
+            f"{spec.file} is bound for {spec.batch} sequences, expected 1: a session decodes one; take one lane of "
+            "`LoadedBundle.new_batch` for each"
         )
     odd = [profile for profile in spec.profiles if profile.rows not in (1, profile.width)]
     if odd:

@@ -12,13 +12,16 @@ from specruntime.bundle import LoadedBundle, open_bundle
 from tests.conftest import RECIPES
 
 CAPACITY = 320
+BATCH = (1, 2, 4)
 DRAFT_KINDS = ("eagle3", "eagle3-tree", "eagle3-dynamic", "eagle", "medusa", "layer-skip")
 Opened: TypeAlias = Callable[[str], LoadedBundle]
 
 
 def draft_recipe(kind: str) -> Recipe:
     """recipes/tiny-KIND.yaml with room for 256 tokens and more."""
-    return load_recipe(RECIPES / f"tiny-{kind}.yaml").model_copy(update={"capacity": CAPACITY})
+    return load_recipe(RECIPES / f"tiny-{kind}.yaml").model_copy(
+        update={"capacity": CAPACITY, "batch": BATCH}
+    )
 
 
 @pytest.fixture(scope="session")

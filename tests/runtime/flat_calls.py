@@ -16,6 +16,7 @@ from specruntime.flat.handles import HANDLES
 from specruntime.flat.records import SessionRecord
 from specruntime.manifest import DraftSpec, GraphSpec, NgramDraft
 from tests.runtime.scripted_engine import Language, ScriptedContext, scripted_manifest, target_spec
+from tests.runtime.stacked_batch import StackedBatch
 
 NGRAM = NgramDraft(k=4, max_n=3, min_n=1)
 
@@ -77,6 +78,9 @@ class ScriptedEngine:
     def new_context(self) -> ScriptedContext:
         self.contexts.append(ScriptedContext(self.spec, self.language))
         return self.contexts[-1]
+
+    def new_batch(self, rows: int) -> StackedBatch:
+        return StackedBatch(self.spec, rows, self.new_context)
 
     def close(self) -> None:
         self.closed = True

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from specruntime.bundle import LoadedBundle
-from specruntime.manifest import DraftSpec, GraphSpec, NgramDraft
+from specruntime.manifest import DraftSpec, GraphSpec, NgramDraft, draft_graph
 from tests.runtime.scripted_engine import Language, ScriptedContext, scripted_manifest, target_spec
+from tests.runtime.stacked_batch import StackedBatch
 
 NGRAM = NgramDraft(k=4, max_n=3, min_n=1)
 
@@ -23,10 +24,13 @@ class ScriptedEngine:
     def new_context(self) -> ScriptedContext:
         if self.refuse_contexts:
             raise MemoryError("scripted shortage")
-        context, number = ScriptedContext(self.spec, self._language), len(self.contexts)
+        context, number = ScriptedContext(self.spec.for_one(), self._language), len(self.contexts)
         context.failing = lambda: self.failing(number)
         self.contexts.append(context)
         return context
+
+    def new_batch(self, rows: int) -> StackedBatch:
+        return StackedBatch(self.spec, rows, self.new_context)
 
     def close(self) -> None: ...
 
@@ -37,8 +41,11 @@ def scripted_bundle(
     language: Language | None = None,
     capacity: int = 64,
     eos: tuple[int, ...] = (),
+    batch: int = 1,
 ) -> tuple[LoadedBundle, ScriptedEngine]:
     """A bundle without tokenizer, and its engine."""
-    spec = target_spec(capacity=capacity)
+    spec = target_spec(capacity=capacity, batch=batch)
     engine = ScriptedEngine(spec, language or Language())
-    return LoadedBundle(scripted_manifest(spec, draft, eos), Path(), engine, None), engine
+    graph = draft_graph(draft)
+    drafting = None if graph is None else ScriptedEngine(graph, language or Language())
+    return LoadedBundle(scripted_manifest(spec, draft, eos), Path(), engine, drafting), engine

@@ -183,11 +183,24 @@ def graph_spec(
     present = cache.model_copy(update={"name": "present_key.0"})
     return GraphSpec(
         file="scripted.onnx",
-        inputs=(TensorSpec(name="input_ids", dtype="int64", shape=("B", "W")), cache),
-        outputs=(TensorSpec(name="top_ids", dtype="int64", shape=("B", "R")), present),
+        inputs=(
+            TensorSpec(name="input_ids", dtype="int64", shape=("B", "W")),
+            TensorSpec(name="position_ids", dtype="int64", shape=("B", "W")),
+            TensorSpec(name="cache_length", dtype="int64", shape=("B",)),
+            TensorSpec(name="logits_rows", dtype="int64", shape=("B", "R")),
+            TensorSpec(name="window_mask", dtype="bool", shape=("B", "W", "W")),
+            TensorSpec(name="query_lengths", dtype="int32", shape=("B",)),
+            cache,
+        ),
+        outputs=(
+            TensorSpec(name="top_ids", dtype="int64", shape=("B", "R")),
+            TensorSpec(name="logits", dtype="float32", shape=("B", "R", vocab + PADDED - VOCAB)),
+            present,
+        ),
         aliases=(AliasPair(input=CACHE, output="present_key.0"),),
         profiles=tuple(Profile(name=name, width=width, rows=rows) for name, width, rows in widths),
         batch=batch,
+        batch_sizes=tuple(sorted({1, batch, *(2**power for power in range(8) if 2**power < batch)})),
         capacity=capacity,
         layers=1,
         vocab_size=vocab,
@@ -197,22 +210,28 @@ def graph_spec(
 
 
 def target_spec(
-    *, verify: Sequence[int] = (5,), prefill: int = 8, capacity: int = 64, features: bool = False
+    *,
+    verify: Sequence[int] = (5,),
+    prefill: int = 8,
+    capacity: int = 64,
+    features: bool = False,
+    batch: int = 1,
 ) -> GraphSpec:
     widths = [
         ("step", 1, 1),
         *((f"verify_{width}", width, width) for width in verify),
         ("prefill", prefill, 1),
     ]
-    spec = graph_spec(widths, capacity=capacity)
+    spec = graph_spec(widths, capacity=capacity, batch=batch)
     if not features:
         return spec
     told = TensorSpec(name="features", dtype="float32", shape=("B", "W", 3))
     return spec.model_copy(update={"outputs": (*spec.outputs, told)})
 
 
-def draft_spec(*, prefill: int = 8, capacity: int = 64) -> GraphSpec:
-    return graph_spec([("step", 1, 1), ("catch_up", 2, 1), ("prefill", prefill, 1)], capacity=capacity)
+def draft_spec(*, prefill: int = 8, capacity: int = 64, batch: int = 1) -> GraphSpec:
+    widths = [("step", 1, 1), ("catch_up", 2, 1), ("prefill", prefill, 1)]
+    return graph_spec(widths, capacity=capacity, batch=batch)
 
 
 def scripted_manifest(target: GraphSpec, draft: DraftSpec, eos: Sequence[int] = ()) -> Manifest:

@@ -358,9 +358,13 @@ CONTRADICTORY: dict[str, tuple[Callable[[Document], object], list[str]]] = {
         lambda d: [t.update(shape=["B", 2**31 - 1, 64, 2**31 - 1]) for t in _pair(d, 0)],
         ["past_key.0 takes", "bytes at its widest profile, expected at most 1099511627776"],
     ),
-    "batch of several": (
+    "a batch without its size": (
         lambda d: d["target"].update(batch=1000),
-        ["target.batch: found 1000, expected 1"],
+        ["target.batch_sizes: found [1], expected ascending sizes from 1 to target.batch, which is 1000"],
+    ),
+    "batch sizes in disorder": (
+        lambda d: d["target"].update(batch=4, batch_sizes=[1, 4, 2, 4]),
+        ["target.batch_sizes: found [1, 4, 2, 4]"],
     ),
     "a window input left out": (
         lambda d: d["target"]["inputs"].pop(1),

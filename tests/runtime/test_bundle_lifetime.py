@@ -18,6 +18,7 @@ from tests.runtime.scripted_engine import (
     scripted_manifest,
     target_spec,
 )
+from tests.runtime.stacked_batch import StackedBatch
 
 
 class ScriptedEngine:
@@ -38,6 +39,9 @@ class ScriptedEngine:
         self._contexts.add(context)
         self.made += 1
         return context
+
+    def new_batch(self, rows: int) -> StackedBatch:
+        return StackedBatch(self.spec, rows, self.new_context)
 
     @property
     def open_contexts(self) -> list[ScriptedContext]:

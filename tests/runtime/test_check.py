@@ -15,6 +15,7 @@ from specruntime.engine import Window
 from specruntime.errors import InvalidArgument
 from specruntime.manifest import CheckPrompt, CheckSpec, DraftSpec, GraphSpec, NgramDraft, NoneDraft
 from tests.runtime.scripted_engine import Language, ScriptedContext, scripted_manifest, target_spec
+from tests.runtime.stacked_batch import StackedBatch
 
 NGRAM = NgramDraft(k=4, max_n=3, min_n=1)
 PROMPTS = (CheckPrompt(id="a", ids=(3, 1, 4, 1, 5)), CheckPrompt(id="b", ids=(9, 9, 9)))
@@ -56,6 +57,9 @@ class DisturbedEngine:
 
     def new_context(self) -> DisturbedContext:
         return DisturbedContext(self.spec, self._disturb)
+
+    def new_batch(self, rows: int) -> StackedBatch:
+        return StackedBatch(self.spec, rows, self.new_context)
 
     def close(self) -> None: ...
 

@@ -244,7 +244,7 @@ def test_a_second_thread_is_refused_while_a_round_runs() -> None:
 
 def test_batches_are_refused_by_name() -> None:
     spec = graph_spec([("step", 1, 1)], batch=2)
-    with pytest.raises(InvalidArgument, match=r"batch 2.*`batch: 1`"):
+    with pytest.raises(InvalidArgument, match=r"bound for 2.*new_batch"):
         Bench(target=spec)
 
 

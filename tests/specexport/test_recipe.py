@@ -52,7 +52,7 @@ def test_defaults_follow_draft_and_precision(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path, {**MINIMAL, "precision": "fp16"}))
     assert recipe.verify_widths == (4, 11)
     assert recipe.parity.tolerance == 5e-2
-    assert (recipe.widest_window, recipe.draft_capacity, recipe.batch) == (128, 256, 1)
+    assert (recipe.widest_window, recipe.draft_capacity, recipe.batch) == (128, 256, (1,))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
 
 
 MISTAKES: list[tuple[Any, ...]] = [
-    ("batch", 4, "batch: found 4, expected 1: a session decodes one sequence"),
+    ("batch", [2, 4], "batch: found [2, 4], expected ascending sizes that begin with 1, such as [1, 2, 4]"),
     ("precison", "fp32", "precison: unknown key, allowed: name, target,", "did you mean 'precision'?"),
     ("draft.max_m", 3, "draft.max_m: unknown key, allowed: kind, k, max_n, min_n", "did you mean 'max_n'?"),
     ("draft.kind", "ngrm", "draft.kind: found 'ngrm', allowed: none, ngram, model", "did you mean 'ngram'?"),

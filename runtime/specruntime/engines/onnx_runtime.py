@@ -14,26 +14,19 @@ from numpy.typing import NDArray
 
 from specruntime.engine import Window
 from specruntime.engines import EngineOptions
+from specruntime.engines.onnx_batch import OrtBatch
+from specruntime.engines.onnx_buffers import BoundProfile, allocate_slabs, first_line, move_rows
 from specruntime.engines.onnx_signature import check_signature
-from specruntime.engines.tensor_layout import cached_inputs, no_logits, shape_of, staged_window
+from specruntime.engines.tensor_layout import no_logits
 from specruntime.engines.weight_pages import release_mapped_pages
 from specruntime.errors import (
     BackendIncompatible,
     BackendMissing,
-    EngineFailed,
     InvalidArgument,
-    OutOfMemory,
     WrongState,
 )
-from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile, TensorSpec
+from specruntime.manifest import GraphSpec, OnnxRuntimeEngine
 
-_NUMPY_TYPES: dict[str, type[np.generic]] = {
-    "float32": np.float32,
-    "float16": np.float16,
-    "int64": np.int64,
-    "int32": np.int32,
-    "bool": np.bool_,
-}
 _PROVIDERS = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
@@ -63,7 +56,7 @@ class OrtEngine:
                 self._sessions[file] = ort.InferenceSession(root / file, settings, providers=providers)
             except Exception as error:
                 raise BackendIncompatible(
-                    f"onnxruntime {ort.__version__} cannot load {file}: {_first_line(error)}; build the bundle again "
+                    f"onnxruntime {ort.__version__} cannot load {file}: {first_line(error)}; build the bundle again "
                     "with the onnxruntime of this host, or install the version named in build.json"
                 ) from error
             check_signature(self._sessions[file], spec, file)
@@ -72,7 +65,12 @@ class OrtEngine:
     def new_context(self) -> "OrtContext":
         if not self._sessions:
             raise WrongState("the engine is closed; open the bundle again")
-        return OrtContext(self._sessions, self.spec)
+        return OrtContext(self._sessions, self.spec.for_one())
+
+    def new_batch(self, rows: int) -> OrtBatch:
+        if not self._sessions:
+            raise WrongState("the engine is closed; open the bundle again")
+        return OrtBatch(self._sessions, self.spec, rows)
 
     def end_profiling(self) -> str:
         """Stops the profile asked for by `EngineOptions.profile_to`; the path of the JSON file."""
@@ -89,10 +87,10 @@ class OrtContext:
         """Allocates the buffers and runs each profile once on them, then zeroes the cache."""
         self.spec = spec
         self.replays: dict[str, int] = {}
-        self._slabs = _allocate_slabs(spec)
+        self._slabs = allocate_slabs(spec)
         self._cache = {name: slab[i] for names, slab in self._slabs for i, name in enumerate(names)}
         self._bound = {
-            p.name: _BoundProfile(sessions[p.file or spec.file], spec, p, self._cache) for p in spec.profiles
+            p.name: BoundProfile(sessions[p.file or spec.file], spec, p, self._cache) for p in spec.profiles
         }
         for bound in self._bound.values():
             bound.run()
@@ -113,12 +111,7 @@ class OrtContext:
         return logits
 
     def keep(self, start: int, rows: NDArray[np.int64]) -> None:
-        # Rows that stay where they are lead: `rows` is ascending, so rows[i] == i holds for a prefix.
-        still = int(np.searchsorted(rows - np.arange(len(rows)), 1))
-        if still == len(rows):
-            return
-        for _, slab in self._slabs:
-            slab[:, :, :, start + still : start + len(rows)] = slab[:, :, :, start + rows[still:]]
+        move_rows([slab for _, slab in self._slabs], start, rows)
 
     def cache(self) -> dict[str, NDArray[np.generic]]:
         return dict(self._cache)
@@ -131,86 +124,6 @@ class OrtContext:
         self._bound = {}
         self._cache = {}
         self._slabs = []
-
-
-class _BoundProfile:
-    """The buffers of one profile and ONNX Runtime's binding to their addresses."""
-
-    def __init__(
-        self, session: Any, spec: GraphSpec, profile: Profile, cache: Mapping[str, NDArray[Any]]
-    ) -> None:
-        past_of = {pair.output: pair.input for pair in spec.aliases}
-        taken = {value.name for value in session.get_inputs()}
-        self._inputs = {
-            t.name: _first(cache.get(t.name), t, spec, profile) for t in spec.inputs if t.name in taken
-        }
-        self._outputs = {
-            t.name: _first(cache.get(past_of.get(t.name, "")), t, spec, profile)
-            for t in spec.outputs
-            if profile.computes(t.name)
-        }
-        self._session = session
-        self._name = f"{spec.file} at {profile.name}"
-        self._binding = session.io_binding()
-        for name, array in self._inputs.items():
-            self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        for name, array in self._outputs.items():
-            self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        self.logits: NDArray[np.float32] | None = self._outputs.get(
-            "logits", self._outputs.get("draft_logits")
-        )
-        self.window = staged_window(spec, profile, self._inputs | self._outputs)
-
-    def run(self) -> None:
-        try:
-            self._session.run_with_iobinding(self._binding)
-        except Exception as error:
-            raise EngineFailed(
-                f"onnxruntime failed while running {self._name}: {_first_line(error)}"
-            ) from error
-
-
-def _allocate_slabs(spec: GraphSpec) -> list[tuple[list[str], NDArray[Any]]]:
-    """One block [n, B, kv_heads, capacity, head_dim] for the n caches of one shape and dtype, with their names."""
-    groups: dict[tuple[object, ...], list[TensorSpec]] = {}
-    for tensor in cached_inputs(spec):
-        groups.setdefault((tensor.dtype, tensor.shape), []).append(tensor)
-    slabs = []
-    for tensors in groups.values():
-        stacked = tensors[0].model_copy(update={"shape": (len(tensors), *tensors[0].shape)})
-        slabs.append(([tensor.name for tensor in tensors], _allocate(stacked, spec, None)))
-    return slabs
-
-
-def _first(known: NDArray[Any] | None, tensor: TensorSpec, spec: GraphSpec, profile: Profile) -> NDArray[Any]:
-    return known if known is not None else _allocate(tensor, spec, profile)
-
-
-def _allocate(tensor: TensorSpec, spec: GraphSpec, profile: Profile | None) -> NDArray[Any]:
-    if tensor.dtype not in _NUMPY_TYPES:
-        raise InvalidArgument(
-            f"tensor {tensor.name} has dtype {tensor.dtype}; onnxruntime on the host takes {', '.join(_NUMPY_TYPES)}"
-        )
-    try:
-        return np.zeros(shape_of(tensor, spec, profile), _NUMPY_TYPES[tensor.dtype])
-    except (
-        MemoryError,
-        ValueError,
-        OverflowError,
-    ) as error:  # numpy's words for more than an address can reach
-        raise OutOfMemory(_describe_shortage(tensor, spec, profile)) from error
-
-
-def _describe_shortage(tensor: TensorSpec, spec: GraphSpec, profile: Profile | None) -> str:
-    if profile is None:
-        return (
-            f"no memory for the KV cache of {spec.file} at capacity {spec.capacity}: lower `capacity` in the recipe or "
-            "close other sessions"
-        )
-    return (
-        f"no memory for {tensor.name} of {spec.file} at {profile.name}, shape "
-        f"{list(shape_of(tensor, spec, profile))}: narrow the recipe's widths or close other sessions"
-    )
 
 
 def _import_onnxruntime() -> Any:
@@ -263,7 +176,3 @@ def _providers(ort: Any, provider: str) -> list[str]:
             "open the bundle with provider 'cpu'"
         )
     return [name] if provider == "cpu" else [name, _PROVIDERS["cpu"]]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -12,7 +12,7 @@ from specruntime.errors import InvalidArgument
 from specruntime.server.app import create_app
 from specruntime.server.logs import log, log_to
 from specruntime.server.settings import Settings
-from specruntime.serving import Scheduler, SessionStepper
+from specruntime.serving import Scheduler, stepper_for
 
 _CONNECTIONS = 2048  # beyond the queue: who waits for a slot holds one
 
@@ -34,7 +34,7 @@ def serve(
     """
     listener = _listen(host, port)
     log_to(sys.stderr)
-    with Scheduler(SessionStepper(bundle, slots, workers=workers), queue_limit=queue_limit) as scheduler:
+    with Scheduler(stepper_for(bundle, slots, workers=workers), queue_limit=queue_limit) as scheduler:
         app = create_app(scheduler, bundle.tokenizer, bundle.manifest.target.capacity, settings)
         config = uvicorn.Config(
             app,

@@ -6,6 +6,7 @@ A `Stepper` owns the engine's side (slots, chunks of prompts, rounds); the `Sche
 their ends. Importing this loads no engine library and no server.
 """
 
+from specruntime.serving.batch_stepper import BatchStepper, stepper_for
 from specruntime.serving.errors import Cancelled, DeadlinePassed, Draining, QueueFull
 from specruntime.serving.events import Author, Delivery, Event, Failure, Figures
 from specruntime.serving.scheduler import Scheduler, Ticket
@@ -17,6 +18,7 @@ from specruntime.serving.totals import Occupancy, Totals
 __all__ = [
     "AsyncStream",
     "Author",
+    "BatchStepper",
     "Cancelled",
     "DeadlinePassed",
     "Delivery",
@@ -35,4 +37,5 @@ __all__ = [
     "Turn",
     "Work",
     "collect",
+    "stepper_for",
 ]

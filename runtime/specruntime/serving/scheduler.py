@@ -227,7 +227,8 @@ class Scheduler:
             works = False
         with self._changed:
             del self._active[slot]
-            self._free += [slot] if works else []
+            # Lowest first: sequences side by side share their launches.
+            self._free = sorted([*self._free, slot]) if works else self._free
             self._changed.notify_all()
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:

@@ -6,6 +6,7 @@ the round's token back. That leaves the piece's last token outside the cache, wh
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -42,10 +43,10 @@ class SessionStepper:
         self._codec = bundle.tokenizer
         self._chunk = max(profile.width for profile in bundle.manifest.target.profiles)
         self._waiting: list[int] = []  # slots whose prompt is not all fed, in the order of their admission
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
         try:
             for number in range(slots):
-                self._slots.append(_Slot(number, self._new_session))
+                self._slots.append(Slot(number, partial(self._new_session, number)))
         except BaseException:
             self.close()
             raise
@@ -94,7 +95,7 @@ class SessionStepper:
         for slot in self._slots:
             slot.session.close()
 
-    def _turns(self, due: "Sequence[_Slot]") -> Iterator[Turn]:
+    def _turns(self, due: "Sequence[Slot]") -> Iterator[Turn]:
         if self._pool is None or len(due) == 1:
             for slot in due:
                 yield slot.turn(self._chunk, self._answer)
@@ -106,7 +107,8 @@ class SessionStepper:
     def _answer(self, session: Session, params: SamplingParams) -> Answer:
         return Answer(session, params, self._codec)
 
-    def _new_session(self) -> tuple[Session, DraftSwitch]:
+    def _new_session(self, number: int) -> tuple[Session, DraftSwitch]:
+        """A session for the slot of this number."""
         made: list[DraftSwitch] = []
 
         def switched(draft: Draft) -> Draft:
@@ -116,11 +118,11 @@ class SessionStepper:
         return self._bundle.new_session(adapt=switched), made[0]
 
 
-class _Slot:
+class Slot:
     """One session and the work it is at."""
 
     def __init__(self, number: int, new_session: Callable[[], tuple[Session, DraftSwitch]]) -> None:
-        self._number = number
+        self.number = number
         self._new_session = new_session
         self.session, self._switch = new_session()
         self._work: Work | None = None
@@ -145,15 +147,19 @@ class _Slot:
             self.session.close()
             self.session, self._switch = self._new_session()
 
+    def prepare(self, chunk: int, answer: Callable[[Session, SamplingParams], Answer]) -> Callable[[], Turn]:
+        """`turn`, to be called later."""
+        return partial(self.turn, chunk, answer)
+
     def turn(self, chunk: int, answer: Callable[[Session, SamplingParams], Answer]) -> Turn:
         """A chunk of the prompt or a round; never raises but for an interrupt."""
         started = perf_counter()
         try:
             if self._feed(chunk):
-                return Turn(self._number, seconds=Seconds(prefill=perf_counter() - started))
+                return Turn(self.number, seconds=Seconds(prefill=perf_counter() - started))
             return self._round(started, answer)
         except Exception as error:
-            return Turn(self._number, error=error)
+            return Turn(self.number, error=error)
 
     def _feed(self, chunk: int) -> bool:
         """Feeds one window of the prompt; False when what is left fits the window of the first round."""
@@ -189,7 +195,7 @@ class _Slot:
             if first
             else Seconds(0.0, drafted, verified, accepted, max(0.0, total - drafted - verified - accepted))
         )
-        return Turn(self._number, delta, round, seconds=seconds)
+        return Turn(self.number, delta, round, seconds=seconds)
 
 
 def _phases(stats: Statistics) -> NDArray[np.float64]:

@@ -1,0 +1,67 @@
+"""Slots that are lanes of batches: what they decode in one step goes through the engine together.
+
+More slots than one batch holds are several batches, one step of which follows the other.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from specruntime.batches import Batch
+from specruntime.bundle import LoadedBundle
+from specruntime.drafts import Draft
+from specruntime.errors import EngineFailed
+from specruntime.serving.draft_switch import DraftSwitch
+from specruntime.serving.session_stepper import SessionStepper, Slot
+from specruntime.serving.stepper import Stepper, Turn
+from specruntime.session import Session
+
+
+class BatchStepper(SessionStepper):
+    """A `SessionStepper` whose turns wait for each other at the engine."""
+
+    def __init__(self, bundle: LoadedBundle, slots: int) -> None:
+        """Raises as `SessionStepper`."""
+        self.batches: list[Batch] = []
+        self._switches: list[DraftSwitch] = []
+        self._size = bundle.manifest.target.batch
+        super().__init__(bundle, slots)
+
+    def evict(self, slot: int) -> None:
+        super().evict(slot)
+        batch, lane = divmod(slot, self._size)
+        self.batches[batch].vacate(lane)
+
+    def close(self) -> None:
+        for batch in self.batches:
+            batch.close()
+
+    def _turns(self, due: Sequence[Slot]) -> Iterator[Turn]:
+        for number, batch in enumerate(self.batches):
+            calls = {
+                slot.number % self._size: slot.prepare(self._chunk, self._answer)
+                for slot in due
+                if slot.number // self._size == number
+            }
+            for _, turn in batch.turns(calls):
+                yield turn
+
+    def _new_session(self, number: int) -> tuple[Session, DraftSwitch]:
+        batch, lane = divmod(number, self._size)
+        if number < len(self._slots):
+            raise EngineFailed(f"slot {number} cannot be reset, and its batch has no other caches for it")
+        if batch == len(self.batches):
+            count = min(self._size, self.slots - number)
+            self.batches.append(self._bundle.new_batch(count, adapt=self._switched))
+        return self.batches[batch].sessions[lane], self._switches[number]
+
+    def _switched(self, draft: Draft) -> Draft:
+        self._switches.append(DraftSwitch(draft))
+        return self._switches[-1]
+
+
+def stepper_for(bundle: LoadedBundle, slots: int, *, workers: int = 1) -> Stepper:
+    """Batches where the bundle was built for some and there are slots to fill them; else sessions.
+
+    `workers` above 1 asks for sessions in as many threads. Raises as `SessionStepper`.
+    """
+    batched = bundle.manifest.target.batch > 1 and slots > 1 and workers == 1
+    return BatchStepper(bundle, slots) if batched else SessionStepper(bundle, slots, workers=workers)
