@@ -63,8 +63,9 @@ def test_manifests_say_what_the_recipes_said(bundles: dict[str, Path]) -> None:
 
 
 def test_layer_skip_adds_no_weights(bundles: dict[str, Path]) -> None:
+    """Its second path reads the target's own weights, packed ones included."""
     weights = {kind: (path / "target" / "graph.weights").stat().st_size for kind, path in bundles.items()}
-    assert weights["layer-skip"] <= weights["medusa"]
+    assert abs(weights["layer-skip"] - weights["eagle"]) < 64_000  # a layer has 180 KB; packing differs
     assert not (bundles["layer-skip"] / "draft").exists()
 
 
