@@ -14,6 +14,7 @@ help:
 	@echo "make test       lint, types and every test"
 	@echo "make test-fast  the same without the tests marked slow"
 	@echo "make bench      latency tests against PyTorch"
+	@echo "make peers      this project beside other systems, each in an environment of its own"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff's fixes and formatting"
 	@echo "make c-example  the shared library for C, and a C program that decodes with it"
@@ -53,6 +54,9 @@ c-example: $(READY)
 	$(CC) -std=c99 -O2 -Wall -Wextra runtime/examples/decode.c -Ibuild/c -Lbuild/c -lspecruntime -Wl,-rpath,$(CURDIR)/build/c -o build/c/decode
 	$(BIN)/specexport build recipes/tiny-random.yaml -o build/c/tiny-random.bundle
 	build/c/decode build/c/tiny-random.bundle "the quick brown fox" 32
+
+peers: $(READY)
+	$(BIN)/python benchmarks/run.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -69,12 +69,12 @@ def quantise_blocks(weights: Weights, bits: int, block: int) -> BlockWeights:
 
 
 def _affine_grid(blocks: _Reals, levels: int = 16) -> _Grid:
-    """The coarsest grid of at most `levels` equidistant values that each block lies on."""
+    """A grid of at most `levels` equidistant values that each block lies on, where there is one."""
     lowest = blocks.min(axis=-1)
     above = blocks - lowest[..., None]
     span = above.max(axis=-1)
     found, steps = span == 0, np.ones_like(span)
-    for count in range(1, levels):
+    for count in range(levels - 1, 0, -1):  # blocks that were rounded to a grid mostly use all of it
         left = ~found
         if not left.any():
             break

@@ -1,0 +1,1 @@
+"""SmolLM2-135M in other systems beside this one: same prompts, same machine, same run. Start at README.md."""
