@@ -1,0 +1,89 @@
+"""`train` and `write-prompts` as a user types them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specexport.cli import main
+from specexport.training.prompts_file import append_prompts, read_prompts
+from tests.specexport.training.conftest import RECIPE
+
+
+@pytest.fixture
+def recipe_file(cache: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def test_train_writes_a_draft_and_says_how_good_it_is(recipe_file: Path, prompts: Path) -> None:
+    out = prompts.parent / "draft"
+    options = ("--epochs", "1", "--answer-tokens", "12", "--vocabulary", "64", "--depth", "2", "--json")
+    done = run("train", recipe_file, "--kind", "medusa", "--prompts", prompts, "--out", out, *options)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["draft"] == str(out)
+    assert told["accepted_length"] == pytest.approx(1 + sum(told["acceptance"]))
+    assert {path.name for path in out.iterdir()} == {"README.md", "config.json", "model.safetensors"}
+    assert (prompts.parent / "draft-work" / "answers.jsonl").is_file()
+
+
+def test_layers_go_with_kind_model_only(recipe_file: Path, prompts: Path) -> None:
+    done = run(
+        "train", recipe_file, "--kind", "eagle3", "--prompts", prompts, "--out", "x", "--layers", "0,1"
+    )
+    assert done.exit_code == 2
+    assert "--layers: found with --kind eagle3, expected with --kind model only" in done.stderr
+
+
+def test_what_is_no_list_of_layers_is_a_usage_error(recipe_file: Path, prompts: Path) -> None:
+    done = run("train", recipe_file, "--kind", "model", "--prompts", prompts, "--out", "x", "--layers", "a")
+    assert done.exit_code == 2
+    assert "found 'a', expected layer numbers with commas" in done.stderr
+
+
+def test_prompts_that_are_not_there_are_refused_in_one_line(recipe_file: Path, tmp_path: Path) -> None:
+    done = run(
+        "train",
+        recipe_file,
+        "--kind",
+        "medusa",
+        "--prompts",
+        tmp_path / "none.jsonl",
+        "--out",
+        tmp_path / "x",
+    )
+    assert done.exit_code == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "write prompts with `specexport write-prompts`" in done.stderr
+
+
+def test_write_prompts_leaves_a_file_that_holds_enough_as_it_is(recipe_file: Path, prompts: Path) -> None:
+    before = prompts.read_bytes()
+    done = run("write-prompts", recipe_file, "--count", "80", "-o", prompts)
+    assert done.exit_code == 0, done.output
+    assert prompts.read_bytes() == before
+
+
+def test_write_prompts_keeps_out_what_is_excluded(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specexport.training import questions
+
+    def written(*arguments: object, **options: object) -> object:
+        excluded = options["excluded"]
+        assert "Why is the sky blue?" in excluded  # type: ignore[operator]
+        return iter(["Why is the sea salty?"])
+
+    monkeypatch.setattr(questions, "write_questions", written)
+    append_prompts(tmp_path / "bench.jsonl", ["Why is the sky blue?"])
+    out = tmp_path / "out.jsonl"
+    done = run("write-prompts", recipe_file, "--count", "1", "-o", out, "--exclude", tmp_path / "bench.jsonl")
+    assert done.exit_code == 0, done.output
+    assert read_prompts(out) == ["Why is the sea salty?"]
