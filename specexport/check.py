@@ -1,6 +1,7 @@
 """Greedy answers of a bundle against the checkpoint in PyTorch.
 
-Adds to what `specruntime.check` found; every token must be the same, whatever the precision.
+Adds to what `specruntime.check` found; every token must be the same. Integer weights are other weights: what they
+cost is the build's fidelity report, so they are refused here.
 """
 
 from dataclasses import replace
@@ -9,6 +10,7 @@ from specexport.reference import PytorchReference
 from specruntime.bundle import LoadedBundle
 from specruntime.check import Advance, Checker
 from specruntime.check_report import CheckReport, Comparison
+from specruntime.errors import InvalidArgument
 
 AGAINST = "pytorch"
 
@@ -23,8 +25,14 @@ def check_pytorch(
 ) -> CheckReport:
     """`report` with one comparison per check prompt added: plain greedy decoding against PyTorch's `generate`.
 
-    Raises what loading the checkpoint of the bundle's recipe raises.
+    Raises what loading the checkpoint of the bundle's recipe raises, `InvalidArgument` for integer weights.
     """
+    precision = bundle.manifest.precision
+    if precision in ("int8", "int4"):
+        raise InvalidArgument(
+            f"{bundle.manifest.name} has {precision} weights, PyTorch the checkpoint's own, so their answers may part: "
+            "`fidelity` in build.json says how far they are apart; leave --pytorch out"
+        )
     reference = PytorchReference.of_bundle(bundle.root, threads)
     checker = Checker(bundle, max_new_tokens)
     compared: list[Comparison] = []

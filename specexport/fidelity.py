@@ -74,8 +74,8 @@ def _laws(
     width = min(_WINDOW, spec.capacity - 1)
     windows = (Profile(name="step", width=1, rows=1), Profile(name="text", width=width, rows=width))
     outputs = spec.profiles[0].outputs
-    judged = spec.model_copy(
-        update={"batch": 1, "profiles": tuple(w.model_copy(update={"outputs": outputs}) for w in windows)}
+    judged = spec.for_one().model_copy(
+        update={"profiles": tuple(w.model_copy(update={"outputs": outputs}) for w in windows)}
     )
     engine = open_engine(judged, root, EngineOptions())
     try:
