@@ -1,4 +1,4 @@
-"""onnxruntime-genai on a model of its own builder; plain, or with its n-gram drafts where the version has them."""
+"""onnxruntime-genai on a model of its own builder; plain, or with its n-gram drafts."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,6 @@ from protocol import arguments, serve
 
 options = arguments()
 config = og.Config(str(options.model))
-if options.mode == "lookup":
-    # The speculative section of genai_config; a version without it refuses the overlay and says so.
-    config.overlay('{"search": {"speculative": {"kind": "ngram", "max_draft_tokens": 8, "ngram_size": 3}}}')
 config.overlay(
     '{"model": {"decoder": {"session_options": {"intra_op_num_threads": %d}}}}' % options.threads  # noqa: UP031
 )
@@ -19,6 +16,8 @@ model = og.Model(config)
 def generate(ids: list[int], most: int) -> Iterator[int]:
     params = og.GeneratorParams(model)
     params.set_search_options(max_length=len(ids) + most, do_sample=False)
+    if options.mode == "lookup":
+        params.set_speculative_options(ngram_size=3)
     generator = og.Generator(model, params)
     generator.append_tokens(ids)
     while not generator.is_done():
