@@ -57,10 +57,11 @@ class SamplingParams:
 
     def _take_lists(self) -> None:
         """One stop string, and lists of strings or ids, are what other libraries take."""
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
         for name in ("stop", "stop_token_ids"):
-            if isinstance(given := getattr(self, name), list):
+            given: object = getattr(self, name)
+            if isinstance(given, str) and name == "stop":
+                object.__setattr__(self, name, (given,))
+            elif isinstance(given, list):
                 object.__setattr__(self, name, tuple(given))
 
     def _normalise(self) -> None:

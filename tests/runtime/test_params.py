@@ -141,3 +141,9 @@ def test_the_options_cannot_be_changed_afterwards() -> None:
 
 def test_the_default_is_greedy() -> None:
     assert SamplingParams().temperature == 0
+
+
+def test_a_stop_string_and_lists_are_taken_as_tuples() -> None:
+    params = SamplingParams(stop="end", stop_token_ids=[1, 2])  # type: ignore[arg-type]
+    assert (params.stop, params.stop_token_ids) == (("end",), (1, 2))
+    assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
