@@ -38,11 +38,13 @@ def compile_tensorrt(
     The directory holds `ENGINE_NAME` and `REPORT_NAME` (a `CompiledEngine`). Raises as `compile_engine` does.
     """
     library = check_machine(backend)
-    windows = tuple(dict.fromkeys(WindowShape(p.width, p.rows) for p in lowered.spec.profiles))
+    spec = lowered.spec
+    shapes = (WindowShape(p.width, p.rows, size) for p in spec.profiles for size in spec.sizes_of(p))
+    windows = tuple(dict.fromkeys(shapes))
     parts = {
         "graph": lowered.key,
         "backend": backend.model_dump(),
-        "windows": [(window.width, window.rows) for window in windows],
+        "windows": [(window.width, window.rows, window.batch) for window in windows],
         "library": library.version,
         "device": _device(library),
         "code": code_digest("tensorrt/**/*.py"),
@@ -99,9 +101,9 @@ def _optimum(windows: Sequence[WindowShape]) -> WindowShape:
     """What most launches are: the widest judged window of a target, the narrowest of a graph that judges none."""
     judged = [window for window in windows if window.rows == window.width]
     return (
-        max(judged, key=lambda window: window.width)
+        max(judged, key=lambda window: (window.width, window.batch))
         if judged
-        else min(windows, key=lambda window: window.width)
+        else min(windows, key=lambda window: (window.width, window.batch))
     )
 
 

@@ -50,16 +50,23 @@ class TinyEngine:
 
 
 def tiny_engine(
-    root: Path, *, fused: int | None = None, profiles: tuple[Profile, ...] = PROFILES
+    root: Path,
+    *,
+    fused: int | None = None,
+    profiles: tuple[Profile, ...] = PROFILES,
+    batches: tuple[int, ...] = (1,),
 ) -> TinyEngine:
     """The tiny llama's engine under `root`; with `fused` the draft graph of that many steps instead."""
     model = tiny_graph("llama", torch.float32)
-    run_passes(model, (*([FuseDraftSteps(fused)] if fused else []), *tensorrt_passes(1)))
+    run_passes(model, (*([FuseDraftSteps(fused)] if fused else []), *tensorrt_passes(batches[-1])))
     profiles = FUSED_PROFILES if fused else profiles
     save_graph(model, root)
     facts = GraphFacts(capacity=CAPACITY, layers=2, vocab_size=VOCAB, padded_vocab_size=256)
     runner = OnnxRuntimeEngine(minimum_version="1.32.0")
-    spec = describe_graph(model, facts, file="graph.onnx", profiles=profiles, batch=1, engine=runner)
+    spec = describe_graph(
+        model, facts, file="graph.onnx", profiles=profiles, batch=batches[-1], engine=runner
+    )
+    spec = spec.model_copy(update={"batch_sizes": batches})
     _write_plan(root, model, spec)
     entry = TensorRTEngine(
         kind="tensorrt_rtx",
@@ -72,7 +79,11 @@ def tiny_engine(
 
 def _write_plan(root: Path, model: ir.Model, spec: GraphSpec) -> None:
     inputs = [SymbolicInput(tensor.name, tuple(tensor.shape)) for tensor in spec.inputs]
-    windows = [WindowShape(profile.width, profile.rows) for profile in spec.profiles]
+    windows = [
+        WindowShape(profile.width, profile.rows, size)
+        for profile in spec.profiles
+        for size in spec.sizes_of(profile)
+    ]
     shapes = shared_profile(inputs, windows, max(windows, key=lambda window: window.rows))
     bounds = {name: (r.minimum, r.optimum, r.maximum) for name, r in shapes.items()}
     aliases = {pair.output: pair.input for pair in spec.aliases}

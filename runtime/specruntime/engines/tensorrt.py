@@ -12,6 +12,7 @@ from typing import Any
 from specruntime.engines import EngineOptions
 from specruntime.engines.cuda_driver import open_driver
 from specruntime.engines.device import Device
+from specruntime.engines.tensorrt_batch import TrtBatch
 from specruntime.engines.tensorrt_checks import (
     check_bindings,
     check_device,
@@ -55,9 +56,19 @@ class TrtEngine:
         if self._closed or self._jit is None:
             raise WrongState("the engine is closed; open the bundle again")
         self._device.make_current()
-        context = TrtContext(self._engine, self._device, self.spec, self._journal.errors, self._jit.config())
+        spec, errors = self.spec.for_one(), self._journal.errors
+        context = TrtContext(self._engine, self._device, spec, errors, self._jit.config())
         self._jit.save()
         return context
+
+    def new_batch(self, rows: int) -> TrtBatch:
+        if self._closed or self._jit is None:
+            raise WrongState("the engine is closed; open the bundle again")
+        self._device.make_current()
+        errors = self._journal.errors
+        batch = TrtBatch(self._engine, self._device, self.spec, rows, errors, self._jit.config())
+        self._jit.save()
+        return batch
 
     def close(self) -> None:
         if not self._closed:

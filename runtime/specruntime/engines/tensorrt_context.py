@@ -42,9 +42,9 @@ class TrtContext:
         self._slabs: list[_Slab] = []
         self._arena: Arena | None = Arena(device)
         try:
-            self._slabs = _allocate_slabs(self._arena, spec)
+            self._slabs = allocate_slabs(self._arena, spec)
             self._caches = {name: address for slab in self._slabs for name, address in slab.caches.items()}
-            addresses = _cache_addresses(spec, self._caches)
+            addresses = cache_addresses(spec, self._caches)
             for profile in spec.profiles:
                 bound = BoundProfile(engine, self._arena, spec, profile, addresses, errors, config)
                 self._profiles[profile.name] = bound
@@ -201,7 +201,8 @@ class _Slab:
     height: int  # heads of all caches
 
 
-def _allocate_slabs(arena: Arena, spec: GraphSpec) -> list[_Slab]:
+def allocate_slabs(arena: Arena, spec: GraphSpec) -> list[_Slab]:
+    """Zeroed device memory for the KV caches of `spec.batch` sequences. Raises `OutOfMemory`."""
     groups: dict[tuple[object, ...], list[TensorSpec]] = {}
     for tensor in cached_inputs(spec):
         # Each cache keeps the alignment that the library asks for; where sizes break it, each is a slab of its own.
@@ -224,6 +225,6 @@ def _allocate_slab(arena: Arena, spec: GraphSpec, tensors: Sequence[TensorSpec])
     return _Slab(address, caches, size // (batch * heads * capacity), len(tensors) * batch * heads)
 
 
-def _cache_addresses(spec: GraphSpec, caches: dict[str, int]) -> dict[str, int]:
+def cache_addresses(spec: GraphSpec, caches: dict[str, int]) -> dict[str, int]:
     """Each cache under both its names: past and present are one buffer."""
     return {**caches, **{pair.output: caches[pair.input] for pair in spec.aliases}}

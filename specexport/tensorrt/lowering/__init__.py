@@ -14,8 +14,12 @@ __all__ = ["split_attention_names", "tensorrt_passes"]
 
 
 def tensorrt_passes(batch: int) -> tuple[GraphPass, ...]:
-    """Passes for `tensorrt` and `tensorrt_rtx`; inputs and outputs keep their names, the batch becomes a number."""
-    return (FixBatch(batch), FoldScale(), GroupQueries(), SplitSoftcap(), AnchorMask(), FlattenKey())
+    """Passes for `tensorrt` and `tensorrt_rtx`; inputs and outputs keep their names.
+
+    A batch of 1 becomes a number in every shape; a larger one is the most sequences a launch holds, and stays open.
+    """
+    fixed = (FixBatch(batch),) if batch == 1 else ()
+    return (*fixed, FoldScale(), GroupQueries(), SplitSoftcap(), AnchorMask(), FlattenKey())
 
 
 def split_attention_names(model: ir.Model) -> tuple[str, ...]:

@@ -16,7 +16,9 @@ class FlattenKey:
     """key -> Reshape [B * kv_heads, capacity, head_dim] -> Reshape [B, kv_heads, capacity, head_dim]."""
 
     name = "flatten-key"
-    requires = "a key [B, kv_heads, capacity, head_dim] of numbers (fix-batch), written by TensorScatter"
+    requires = (
+        "a key [B, kv_heads, capacity, head_dim], of numbers but for the batch, written by TensorScatter"
+    )
     ensures = "no Attention reads the output of a TensorScatter as its key"
 
     def __call__(self, model: ir.Model) -> PassReport:
@@ -30,16 +32,22 @@ def _flatten(graph: ir.Graph, node: ir.Node) -> str | None:
     producer = key.producer()
     if producer is None or producer.op_type != "TensorScatter":
         return "the key is not what TensorScatter wrote"
-    sizes = [size for axis in range(4) if (size := static_size(key, axis)) is not None]
-    if len(sizes) != 4:
-        return "the key's shape is not four numbers"
-    batch, heads, capacity, head_dim = sizes
+    sizes = [size for axis in range(1, 4) if (size := static_size(key, axis)) is not None]
+    if len(sizes) != 3:
+        return "the key's shape is not numbers behind the batch"
+    heads, capacity, head_dim = sizes
+    batch = static_size(key, 0)
+    rows = -1 if batch is None else batch * heads
     current = key
-    for label, shape in (("flat", [batch * heads, capacity, head_dim]), ("unflat", sizes)):
+    for label, shape in (
+        ("flat", [rows, capacity, head_dim]),
+        ("unflat", [-1 if batch is None else batch, *sizes]),
+    ):
         target = constant(graph, f"key_{label}_{'x'.join(map(str, shape))}", np.array(shape, np.int64))
         current = insert_node(
             graph, node, "Reshape", [current, target],
-            output=f"{node.name}_{label}_key", dtype=key.dtype, shape=ir.Shape(shape),
+            output=f"{node.name}_{label}_key", dtype=key.dtype,
+            shape=ir.Shape([None if size < 0 else size for size in shape]),
         )  # fmt: skip
     node.replace_input_with(1, current)
     return None

@@ -1,6 +1,7 @@
 """Real compiles with tensorrt_rtx, which needs no GPU to build: what went in comes out bound, aliased and fused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,14 +30,30 @@ def _compile(
     model: ir.Model,
     verify: WindowShape = CHAIN,
     progress: Progress | None = None,
+    batches: tuple[int, ...] = (1,),
     **options: object,
 ) -> CompiledEngine:
-    run_passes(model, tensorrt_passes(1))
+    run_passes(model, tensorrt_passes(batches[-1]))
     source = directory / "graph.onnx"
     ir.save(model, source, external_data="graph.weights")
     backend = TensorRTBackend.model_validate({"kind": "tensorrt_rtx", **options})
-    request = CompileRequest(backend, (STEP, verify, PREFILL), verify, split_attention_names(model))
+    shared = (replace(window, batch=size) for window in (STEP, verify) for size in batches)
+    windows = (*shared, PREFILL)
+    optimum = replace(verify, batch=batches[-1])
+    request = CompileRequest(backend, windows, optimum, split_attention_names(model))
     return compile_engine(source, directory / "graph.engine", request, progress)
+
+
+@pytest.mark.parametrize("profiles", ["shared", "per_width"])
+def test_one_engine_holds_every_batch_size(tmp_path: Path, profiles: str) -> None:
+    report = _compile(tmp_path, tiny_graph(), batches=(1, 2, 4), profiles=profiles).report
+    assert report.aliases == tuple((f"past_{name}", f"present_{name}") for name in CACHES)
+    assert len(report.kv_cache_updates) == len(CACHES)
+    assert len(report.fused_attention) == 2 and report.unfused_attention == ()
+    bounds = [profile["window_mask"] for profile in report.profiles]
+    verify = bounds[0] if profiles == "shared" else bounds[1]
+    assert (verify.minimum[0], verify.optimum[0], verify.maximum[0]) == (1, 4, 4)
+    assert profiles == "shared" or bounds[-1].maximum == (1, 32, 32), "prompts are fed one at a time"
 
 
 @pytest.mark.parametrize("verify", [CHAIN, TREE], ids=["chain", "tree"])

@@ -1,0 +1,181 @@
+"""Several sequences on one TensorRT engine: caches side by side, one launch for any neighbouring ones.
+
+A launch from another first sequence is the same execution context with other cache addresses, set before it is
+enqueued. Graphs are captured by first sequence, when a launch has run there once.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.engine import Window
+from specruntime.engines.device import ALIGNMENT, Arena, Device
+from specruntime.engines.tensor_layout import HOST_TYPES, bytes_of, cached_inputs, no_logits, shape_of
+from specruntime.engines.tensorrt_context import allocate_slabs, cache_addresses
+from specruntime.engines.tensorrt_profile import BoundProfile
+from specruntime.errors import EngineFailed, InvalidArgument, WrongState
+from specruntime.manifest import GraphSpec, TensorSpec
+
+
+class TrtBatch:
+    """A `BatchContext` on the device. `replays` counts graph launches by profile."""
+
+    def __init__(
+        self, engine: Any, device: Device, spec: GraphSpec, rows: int, errors: Sequence[str], config: Any
+    ) -> None:
+        """Allocates the buffers and runs each profile once at each size."""
+        self.spec, self.rows = spec, rows
+        self.replays = {profile.name: 0 for profile in spec.profiles}
+        self._device = device
+        self._failed: set[int] = set()
+        self._one = spec.for_one()
+        _require_alignment(self._one)
+        self._launches: dict[tuple[str, int], _Launches] = {}
+        self._arena: Arena | None = Arena(device)
+        try:
+            whole = spec.model_copy(update={"batch": rows})
+            slabs = allocate_slabs(self._arena, whole)
+            self._caches = {name: address for slab in slabs for name, address in slab.caches.items()}
+            for profile in spec.profiles:
+                for size in (size for size in spec.sizes_of(profile) if size <= rows):
+                    part = spec.model_copy(update={"batch": size})
+                    bound = BoundProfile(
+                        engine, self._arena, part, profile, self._addresses(0), errors, config
+                    )
+                    self._launches[profile.name, size] = _Launches(bound)
+            self._share_scratch()
+            for launches in self._launches.values():
+                launches.bound.enqueue()
+                self._arena.synchronize()
+            for row in range(rows):
+                self.zero(row)
+        except BaseException:
+            self.close()
+            raise
+
+    def window(self, profile: str, size: int) -> Window:
+        return self._launches[profile, size].bound.window
+
+    def run(self, window: Window, first: int) -> None:
+        arena = self._open()
+        size, name = len(window.cache_length), window.profile.name
+        touched = range(first, first + size)
+        if broken := self._failed.intersection(touched):
+            raise EngineFailed(f"an earlier launch over sequence {min(broken)} failed; zero its caches first")
+        self._failed.update(touched)  # until all has gone well
+        self._device.make_current()
+        launches = self._launches[name, size]
+        if (graph := launches.graphs.get(first)) is not None:
+            arena.launch(graph)
+            self.replays[name] += 1
+        else:
+            launches.move(first, self._addresses(first))
+            launches.bound.enqueue()
+        arena.synchronize()
+        if graph is None and launches.bound.execution.is_stream_capturable(int(arena.stream)):
+            launches.graphs[first] = arena.capture(launches.bound.enqueue)
+        self._failed.difference_update(touched)
+
+    def logits(self, window: Window) -> NDArray[np.float32]:
+        arena = self._open()
+        bound = self._launches[window.profile.name, len(window.cache_length)].bound
+        if bound.logits is None:
+            raise no_logits(self.spec, window.profile)
+        block, logits = bound.logits
+        self._device.make_current()
+        arena.download(block, bound.addresses["logits"])
+        arena.synchronize()
+        return logits
+
+    def keep(self, row: int, start: int, rows: NDArray[np.int64]) -> None:
+        """Enqueued only: the next run on this stream comes after it."""
+        arena = self._open()
+        moved = [(old, new) for new, old in enumerate(rows.tolist()) if old != new]
+        if not moved:
+            return
+        self._device.make_current()
+        for tensor in cached_inputs(self._one):
+            _, heads, capacity, _ = shape_of(tensor, self._one, None)
+            width = bytes_of(tensor, self._one, None) // (heads * capacity)
+            base = self._address(tensor, row) + start * width
+            for old, new in moved:
+                arena.move_rows(
+                    base + old * width, base + new * width, width=width, pitch=capacity * width, height=heads
+                )
+
+    def cache(self, row: int) -> dict[str, NDArray[np.generic]]:
+        """Copies of the device's cache rows; bfloat16 as its bits."""
+        arena = self._open()
+        self._device.make_current()
+        found: dict[str, NDArray[np.generic]] = {}
+        for tensor in cached_inputs(self._one):
+            raw = np.empty(bytes_of(tensor, self._one, None), np.uint8)
+            arena.download(raw, self._address(tensor, row))
+            arena.synchronize()
+            found[tensor.name] = raw.view(HOST_TYPES[tensor.dtype]).reshape(shape_of(tensor, self._one, None))
+        return found
+
+    def zero(self, row: int) -> None:
+        arena = self._open()
+        self._device.make_current()
+        for tensor in cached_inputs(self._one):
+            arena.zero(self._address(tensor, row), bytes_of(tensor, self._one, None))
+        arena.synchronize()
+        self._failed.discard(row)
+
+    def close(self) -> None:
+        arena, self._arena = self._arena, None
+        self._launches = {}  # execution contexts go before the memory they point into
+        if arena is not None:
+            arena.close()
+
+    def _open(self) -> Arena:
+        if self._arena is None:
+            raise WrongState("the batch is closed; take a new one")
+        return self._arena
+
+    def _address(self, tensor: TensorSpec, row: int) -> int:
+        return self._caches[tensor.name] + row * bytes_of(tensor, self._one, None)
+
+    def _addresses(self, first: int) -> dict[str, int]:
+        caches = {tensor.name: self._address(tensor, first) for tensor in cached_inputs(self._one)}
+        return cache_addresses(self.spec, caches)
+
+    def _share_scratch(self) -> None:
+        """One activation block for all launches: they run one after the other on one stream."""
+        arena = self._open()
+        size = max(launches.bound.scratch_bytes() for launches in self._launches.values())
+        address = arena.allocate(size)
+        for launches in self._launches.values():
+            launches.bound.execution.set_device_memory(address, max(size, 1))
+
+
+class _Launches:
+    """One profile at one size: where its caches begin now, and what was captured for which first sequence."""
+
+    def __init__(self, bound: BoundProfile) -> None:
+        self.bound = bound
+        self.graphs: dict[int, Any] = {}
+        self._first = 0
+
+    def move(self, first: int, addresses: dict[str, int]) -> None:
+        if first == self._first:
+            return
+        for name, address in addresses.items():
+            if not self.bound.execution.set_tensor_address(name, address):
+                raise EngineFailed(
+                    f"{name} cannot be bound to the caches of sequence {first}; build the bundle again"
+                )
+        self._first = first
+
+
+def _require_alignment(one: GraphSpec) -> None:
+    """Raises `InvalidArgument` where a sequence's caches would begin at an address that the library refuses."""
+    for tensor in cached_inputs(one):
+        if bytes_of(tensor, one, None) % ALIGNMENT:
+            raise InvalidArgument(
+                f"{tensor.name} takes {bytes_of(tensor, one, None)} bytes a sequence, expected a multiple of "
+                f"{ALIGNMENT} for batches on TensorRT: choose a `capacity` that is a multiple of 64 in the recipe"
+            )

@@ -1,0 +1,102 @@
+"""Batches on the TensorRT engine, on stand-ins that enforce the libraries' rules: rows equal to ONNX Runtime alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specruntime import SamplingParams
+from specruntime.bundle import LoadedBundle
+from specruntime.engines import EngineOptions
+from specruntime.engines.onnx_runtime import OrtEngine
+from specruntime.engines.tensorrt import JIT_CACHE_VARIABLE, TrtEngine
+from specruntime.engines.tensorrt_batch import TrtBatch
+from specruntime.manifest import NgramDraft
+from specruntime.serving import BatchStepper, Work, stepper_for
+from tests.runtime.cuda_stand_in import Machine
+from tests.runtime.scripted_engine import scripted_manifest
+from tests.runtime.tensorrt_bench import TinyEngine, install, tiny_engine
+
+BATCHES = (1, 2, 4)
+DRAFT = NgramDraft(k=4, max_n=2, min_n=1)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyEngine:
+    return tiny_engine(tmp_path_factory.mktemp("batch"), batches=BATCHES)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine]:
+    device = Machine()
+    install(monkeypatch, device)
+    monkeypatch.setenv(JIT_CACHE_VARIABLE, str(tmp_path / "jit"))
+    yield device
+    assert not device.blocks and not device.pinned
+
+
+def alone(tiny: TinyEngine, work: Work) -> list[int]:
+    engine = OrtEngine(tiny.ort, tiny.root, EngineOptions(threads=1))
+    with LoadedBundle(scripted_manifest(tiny.ort, DRAFT), tiny.root, engine, None) as bundle:
+        session = bundle.new_session(speculate=False)
+        session.append(work.prompt)
+        session.begin(work.params)
+        count = work.params.max_tokens or 0
+        while session.length < len(work.prompt) + count:
+            session.round()
+        return [int(token) for token in session.tokens[len(work.prompt) :]]
+
+
+def test_rows_decode_what_they_decode_alone(tiny: TinyEngine, machine: Machine) -> None:
+    noise = np.random.default_rng(2)
+    asked = [
+        Work(noise.integers(0, 200, length), SamplingParams(temperature=heat, seed=length, max_tokens=count))
+        for length, heat, count in ((7, 0.0, 30), (19, 0.9, 22), (3, 0.0, 41), (11, 0.7, 18), (5, 0.0, 12))
+    ]
+    engine = TrtEngine(tiny.trt, tiny.root, EngineOptions())
+    with LoadedBundle(scripted_manifest(tiny.trt, DRAFT), tiny.root, engine, None) as bundle:
+        stepper = stepper_for(bundle, 4)
+        assert isinstance(stepper, BatchStepper)
+        tokens: list[list[int]] = [[] for _ in asked]
+        waiting, free, active = list(range(len(asked))), list(range(4)), dict[int, int]()
+        while waiting or active:
+            if waiting and free:
+                active[slot := free.pop(0)] = waiting[0]
+                stepper.admit(slot, stepper.check(asked[waiting.pop(0)]))
+            for turn in list(stepper.step()):
+                assert turn.error is None, turn.error
+                if turn.delta is not None:
+                    tokens[active[turn.slot]] += turn.delta.tokens
+                    if turn.delta.finish_reason:
+                        stepper.evict(turn.slot)
+                        del active[turn.slot]
+                        free = sorted([*free, turn.slot])
+        context = stepper.batches[0].target.context
+        assert isinstance(context, TrtBatch)
+        assert sum(context.replays.values()) > 0, "launches are replayed from captured graphs"
+        stepper.close()
+    assert tokens == [alone(tiny, work) for work in asked]
+
+
+def test_kept_rows_are_those_of_one_sequence(tiny: TinyEngine, machine: Machine) -> None:
+    engine = TrtEngine(tiny.trt, tiny.root, EngineOptions())
+    batch = engine.new_batch(4)
+    window = batch.window("step", 4)
+    for start in range(6):
+        window.input_ids[:, 0] = np.arange(4) * 7 + start
+        window.position_ids[:] = window.cache_length[:, None] = start
+        batch.run(window, 0)
+    before = [batch.cache(row) for row in range(4)]
+    batch.keep(2, 1, np.array([0, 2, 4]))
+    for row in range(4):
+        for name, rows in batch.cache(row).items():
+            expected = before[row][name].copy()
+            if row == 2:
+                expected[:, :, 1:4] = before[row][name][:, :, [1, 3, 5]]
+            assert np.array_equal(rows, expected)
+    batch.zero(1)
+    assert not any(rows.any() for rows in batch.cache(1).values())
+    assert all(rows.any() for rows in batch.cache(3).values())
+    batch.close()
+    engine.close()
