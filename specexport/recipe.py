@@ -28,7 +28,6 @@ from specexport.recipe_sources import (
 )
 from specexport.recipe_weights import Fidelity, Weights
 from specexport.recipe_yaml import read_yaml
-from specexport.tensorrt.options import TensorRTBackend
 from specruntime.schema_numbers import Size
 
 __all__ = [
@@ -152,10 +151,6 @@ class Recipe(Closed):
         if list(self.batch) != sorted({1, *self.batch}):
             raise ValueError(
                 f"batch: found {list(self.batch)}, expected ascending sizes that begin with 1, such as [1, 2, 4]"
-            )
-        if len(self.batch) > 1 and isinstance(self.backend, TensorRTBackend):
-            raise ValueError(
-                f"batch: found {list(self.batch)} with backend.kind {self.backend.kind}, expected 1 there"
             )
         return self
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from specexport.bench.prompts import load_prompts
+from specexport.bench.prompts import BenchPrompt, load_prompts
 from specexport.cli.progress import progress
 from specruntime.cli.bundle_options import threads_option
 from specruntime.cli.sampling_options import law_options, max_new_tokens_option
@@ -33,6 +33,12 @@ from specruntime.params import SamplingParams
 @law_options
 @threads_option
 @click.option(
+    "--batch",
+    callback=lambda context, option, value: batch_sizes(value),
+    metavar="N,N,...",
+    help="Instead: tokens per second by the number of sequences decoded together, of one BUNDLE.",
+)
+@click.option(
     "--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draws the speed per prompt."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
@@ -46,6 +52,7 @@ def bench_command(
     top_p: float,
     seed: int,
     threads: int | None,
+    batch: tuple[int, ...],
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -59,6 +66,11 @@ def bench_command(
     """
     params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_new_tokens)
     loaded = load_prompts(prompts)
+    if batch:
+        if len(bundles) > 1 or pytorch or plot is not None:
+            raise click.UsageError("--batch measures one bundle, without --pytorch and --plot")
+        _bench_batches(bundles[0], loaded, batch, params, repeat, threads, as_json)
+        return
     from specexport.bench.plot import draw_speeds, require_plot
 
     if plot is not None:
@@ -76,6 +88,43 @@ def bench_command(
         names = ", ".join(f"{run.prompt} ({run.mode})" for run in differing)
         click.echo(
             f"error: not the tokens of plain decoding: {names}; run `specexport check` for where they part",
+            err=True,
+        )
+        raise click.exceptions.Exit(1)
+
+
+def batch_sizes(text: str | None) -> tuple[int, ...]:
+    """`1,2,4` as numbers."""
+    if text is None:
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"found {text!r}, expected numbers of sequences such as 1,2,4") from error
+
+
+def _bench_batches(
+    path: Path,
+    prompts: tuple[BenchPrompt, ...],
+    sizes: tuple[int, ...],
+    params: SamplingParams,
+    repeat: int,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    from specexport.bench.batches import bench_batches
+    from specruntime.bundle import open_bundle
+    from specruntime.engines import EngineOptions
+
+    with (
+        progress(repeat * len(sizes)) as advance,
+        open_bundle(path, options=EngineOptions(threads=threads), verify=False) as bundle,
+    ):
+        report = bench_batches(bundle, prompts, sizes, params, repeat, advance)
+    click.echo(json.dumps(report.as_dict()) if as_json else report.render())
+    if differing := [str(speed.rows) for speed in report.speeds if not speed.outputs_equal]:
+        click.echo(
+            f"error: not the tokens of plain decoding at batch {', '.join(differing)}; run `specexport check`",
             err=True,
         )
         raise click.exceptions.Exit(1)

@@ -6,9 +6,10 @@ More slots than one batch holds are several batches, one step of which follows t
 from collections.abc import Iterator, Sequence
 
 from specruntime.batches import Batch
+from specruntime.batches.speculation import Speculation
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import Draft
-from specruntime.errors import EngineFailed
+from specruntime.errors import EngineFailed, InvalidArgument
 from specruntime.serving.draft_switch import DraftSwitch
 from specruntime.serving.session_stepper import SessionStepper, Slot
 from specruntime.serving.stepper import Stepper, Turn
@@ -18,9 +19,15 @@ from specruntime.session import Session
 class BatchStepper(SessionStepper):
     """A `SessionStepper` whose turns wait for each other at the engine."""
 
-    def __init__(self, bundle: LoadedBundle, slots: int) -> None:
-        """Raises as `SessionStepper`."""
+    def __init__(self, bundle: LoadedBundle, slots: int, *, speculate_up_to: int | None = None) -> None:
+        """With more than `speculate_up_to` decoding rows in a launch nobody drafts; None: as steps are measured.
+
+        Raises as `SessionStepper`, and `InvalidArgument` for a limit below 0.
+        """
+        if speculate_up_to is not None and speculate_up_to < 0:
+            raise InvalidArgument(f"speculate_up_to is {speculate_up_to}, expected 0 or more rows")
         self.batches: list[Batch] = []
+        self.speculation = Speculation(speculate_up_to)
         self._switches: list[DraftSwitch] = []
         self._size = bundle.manifest.target.batch
         super().__init__(bundle, slots)
@@ -36,13 +43,20 @@ class BatchStepper(SessionStepper):
 
     def _turns(self, due: Sequence[Slot]) -> Iterator[Turn]:
         for number, batch in enumerate(self.batches):
-            calls = {
-                slot.number % self._size: slot.prepare(self._chunk, self._answer)
-                for slot in due
-                if slot.number // self._size == number
-            }
-            for _, turn in batch.turns(calls):
-                yield turn
+            yield from self._step(batch, [slot for slot in due if slot.number // self._size == number])
+
+    def _step(self, batch: Batch, due: Sequence[Slot]) -> Iterator[Turn]:
+        decoding = sum(slot.decoding for slot in due)
+        drafting = self.speculation.allows(decoding)
+        for slot in due:
+            slot.allow_drafts(drafting)
+        calls = {slot.number % self._size: slot.prepare(self._chunk, self._answer) for slot in due}
+        tokens, before = 0, batch.seconds
+        for _, turn in batch.turns(calls):
+            tokens += len(turn.round.tokens) if turn.round is not None else 0
+            yield turn
+        if decoding and decoding == len(due):  # a step that fed a prompt too says little
+            self.speculation.learn(decoding, drafting, tokens, batch.seconds - before)
 
     def _new_session(self, number: int) -> tuple[Session, DraftSwitch]:
         batch, lane = divmod(number, self._size)
@@ -58,10 +72,19 @@ class BatchStepper(SessionStepper):
         return self._switches[-1]
 
 
-def stepper_for(bundle: LoadedBundle, slots: int, *, workers: int = 1) -> Stepper:
+def stepper_for(
+    bundle: LoadedBundle, slots: int, *, workers: int = 1, speculate_up_to: int | None = None
+) -> Stepper:
     """Batches where the bundle was built for some and there are slots to fill them; else sessions.
 
     `workers` above 1 asks for sessions in as many threads. Raises as `SessionStepper`.
     """
     batched = bundle.manifest.target.batch > 1 and slots > 1 and workers == 1
-    return BatchStepper(bundle, slots) if batched else SessionStepper(bundle, slots, workers=workers)
+    if batched:
+        return BatchStepper(bundle, slots, speculate_up_to=speculate_up_to)
+    if speculate_up_to is not None:
+        raise InvalidArgument(
+            f"speculate_up_to is {speculate_up_to}, but nothing is batched here: it needs a bundle built with `batch` "
+            "above 1, more than one slot, and one worker"
+        )
+    return SessionStepper(bundle, slots, workers=workers)

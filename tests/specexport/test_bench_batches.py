@@ -1,0 +1,44 @@
+"""`bench --batch`: every way decodes every prompt, and gives the same tokens."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from specexport.build import build
+from specexport.cli import main
+from specexport.recipe import load_recipe
+from tests.conftest import RECIPES
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = load_recipe(RECIPES / "tiny-random.yaml").model_copy(update={"batch": (1, 2, 4)})
+    return build(recipe, tmp_path_factory.mktemp("batches") / "bundle")
+
+
+def run(bundle: Path, prompts: Path, *options: str) -> tuple[int, str]:
+    prompts.write_text("\n".join(json.dumps({"id": f"p{n}", "prompt": "ab " * (n + 2)}) for n in range(5)))
+    command = ["bench", str(bundle), "--prompts", str(prompts), "--max-new-tokens", "12", "--repeat", "1"]
+    result = CliRunner().invoke(main, [*command, *options])
+    return result.exit_code, result.output
+
+
+def test_every_size_is_measured_in_every_way(bundle: Path, tmp_path: Path) -> None:
+    code, output = run(bundle, tmp_path / "p.jsonl", "--batch", "1,3,4", "--json")
+    assert code == 0, output
+    found = json.loads(output[output.index("{") :])["batches"]
+    assert [row["rows"] for row in found] == [1, 3, 4]
+    assert found[0]["plain_vs_one_row"] == 1 and all(row["outputs_equal"] for row in found)
+    assert all(row["plain"] > 0 and row["speculative"] > 0 and row["auto"] > 0 for row in found)
+    assert found[2]["launches"] < found[0]["launches"] / 2, "rows share launches"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [("1,5", "this bundle holds 1 to 4 sequences"), ("0", "found 0"), ("two", "such as 1,2,4")],
+)
+def test_other_sizes_are_refused(bundle: Path, tmp_path: Path, sizes: str, said: str) -> None:
+    code, output = run(bundle, tmp_path / "p.jsonl", "--batch", sizes)
+    assert code in (1, 2) and said in output
