@@ -81,7 +81,9 @@ def check_context(checkpoint: Checkpoint, capacity: int) -> None:
         )
 
 
-def _load_files(source: str, spec: ModelSource, precision: Precision, target: Checkpoint | None) -> Checkpoint:
+def _load_files(
+    source: str, spec: ModelSource, precision: Precision, target: Checkpoint | None
+) -> Checkpoint:
     located = locate(parse_address(source), spec.sha256)
     if is_pruned(located.directory):
         return _load_pruned(source, located, spec, target)
