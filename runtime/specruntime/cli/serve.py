@@ -27,6 +27,12 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     help="Threads that run rounds at the same time.",
 )
 @click.option(
+    "--speculate-up-to",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Rows in one launch beyond which nobody drafts; default: as measured.",
+)
+@click.option(
     "--queue",
     type=click.IntRange(min=0),
     default=64,
@@ -59,6 +65,7 @@ def serve_command(
     port: int,
     slots: int,
     workers: int,
+    speculate_up_to: int | None,
     queue: int,
     api_key_file: Path | None,
     model_name: str | None,
@@ -89,6 +96,6 @@ def serve_command(
             request_seconds=timeout,
         )
         serve(
-            opened, settings, host=host, port=port, slots=slots, workers=workers, queue_limit=queue,
-            drain_seconds=drain_timeout,
+            opened, settings, host=host, port=port, slots=slots, workers=workers,
+            speculate_up_to=speculate_up_to, queue_limit=queue, drain_seconds=drain_timeout,
         )  # fmt: skip

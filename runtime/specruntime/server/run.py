@@ -25,6 +25,7 @@ def serve(
     port: int,
     slots: int,
     workers: int = 1,
+    speculate_up_to: int | None = None,
     queue_limit: int,
     drain_seconds: float,
 ) -> None:
@@ -34,7 +35,8 @@ def serve(
     """
     listener = _listen(host, port)
     log_to(sys.stderr)
-    with Scheduler(stepper_for(bundle, slots, workers=workers), queue_limit=queue_limit) as scheduler:
+    stepper = stepper_for(bundle, slots, workers=workers, speculate_up_to=speculate_up_to)
+    with Scheduler(stepper, queue_limit=queue_limit) as scheduler:
         app = create_app(scheduler, bundle.tokenizer, bundle.manifest.target.capacity, settings)
         config = uvicorn.Config(
             app,
