@@ -98,7 +98,7 @@ def test_a_batch_survives_what_lies_in_the_caches_of_others(bundle: LoadedBundle
                 for lane in group.lanes if group is not None else ():
                     if lane.row != 2:
                         for rows in lane.cache().values():
-                            rows.fill(np.nan)  # type: ignore[arg-type]
+                            rows.fill(np.nan)
             dict(batch.turns({2: session.round}))
         assert session.tokens[len(work.prompt) :].tolist() == alone(bundle, work)[0]
 

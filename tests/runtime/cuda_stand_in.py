@@ -8,6 +8,7 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeAlias
 
 Operation = Callable[[], None]
 
@@ -43,6 +44,17 @@ class CUDA_MEMCPY2D:  # noqa: N801
     __slots__ = (
         "Height", "WidthInBytes", "dstDevice", "dstMemoryType", "dstPitch", "srcDevice", "srcMemoryType", "srcPitch"
     )  # fmt: skip
+    Height: int
+    WidthInBytes: int
+    dstDevice: int  # noqa: N815
+    dstMemoryType: CUmemorytype  # noqa: N815
+    dstPitch: int  # noqa: N815
+    srcDevice: int  # noqa: N815
+    srcMemoryType: CUmemorytype  # noqa: N815
+    srcPitch: int  # noqa: N815
+
+
+Copy2D: TypeAlias = CUDA_MEMCPY2D  # the driver below has the class as an attribute of the same name
 
 
 class IllegalAddress(Exception):
@@ -202,7 +214,7 @@ class DriverStandIn:
         stream.add(copy)
         return (CUresult.CUDA_SUCCESS,)
 
-    def cuMemcpy2DAsync(self, pCopy: CUDA_MEMCPY2D, hStream: Stream) -> tuple[object, ...]:  # noqa: N802, N803
+    def cuMemcpy2DAsync(self, pCopy: Copy2D, hStream: Stream) -> tuple[object, ...]:  # noqa: N802, N803
         if pCopy.WidthInBytes > min(pCopy.srcPitch, pCopy.dstPitch):
             return (CUresult.CUDA_ERROR_INVALID_VALUE,)
 

@@ -126,7 +126,7 @@ def test_poisoned_neighbours_change_nothing() -> None:
         assert isinstance(context, StackedBatch)
         while session.length < len(prompt) + len(expected):
             for row in (0, 2, 3):
-                context.contexts[row].cache()["past_key.0"].fill(np.nan)  # type: ignore[arg-type]
+                context.contexts[row].cache()["past_key.0"].fill(np.nan)
             dict(batch.turns({1: session.round}))
         assert session.tokens[len(prompt) :].tolist() == expected
 

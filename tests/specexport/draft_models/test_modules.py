@@ -42,7 +42,7 @@ def _attend(weights: dict[str, Tensor], prefix: str, x: Tensor, positions: Tenso
     key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
     scores = query @ key.transpose(1, 2) / head_dim**0.5
     scores = scores.masked_fill(~torch.ones(width, width, dtype=torch.bool).tril(), float("-inf"))
-    mixed = (scores.softmax(-1) @ value).transpose(0, 1).reshape(width, -1)
+    mixed: Tensor = (scores.softmax(-1) @ value).transpose(0, 1).reshape(width, -1)
     return mixed @ weights[f"{prefix}.o_proj.weight"].T
 
 
@@ -56,7 +56,7 @@ def test_eagle3_is_its_formula(eagle3: Eagle3Draft) -> None:
     with torch.no_grad():
         for module in eagle3.modules():
             if "Norm" in type(module).__name__:
-                module.weight.normal_(mean=1.0, std=0.3)
+                module.get_parameter("weight").normal_(mean=1.0, std=0.3)
     w = {key: value.detach() for key, value in eagle3.state_dict().items()}
     hidden = features[0] @ w["fc.weight"].T
     joined = torch.cat(

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 import torch
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from specexport.export import find_residual_stream
 from specexport.graph_files import GRAPH_NAME
@@ -60,7 +61,7 @@ def only_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> PreTrainedMo
     for number, layer_module in enumerate(stack):
         for module in layer_module.modules():
             if hasattr(module, "layer_idx"):
-                module.layer_idx = number
+                setattr(module, "layer_idx", number)  # noqa: B010
     kept.config.num_hidden_layers = len(layers)
     if kinds := getattr(kept.config, "layer_types", None):
         kept.config.layer_types = [kinds[layer] for layer in layers]
@@ -159,6 +160,7 @@ def test_the_draft_path_is_the_kept_layers_on_the_targets_cache(
             continue
         np.testing.assert_array_equal(np.delete(after, FILL, 2), np.delete(before, FILL, 2))
         written = rows.layers[layers.index(layer)]
+        assert isinstance(written, DynamicLayer)
         wanted = (written.keys, written.values)[kind]
         assert wanted is not None
         assert relative(after[0, :, FILL], wanted[0, :, -1].numpy()) < 1e-4
