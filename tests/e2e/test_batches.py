@@ -84,7 +84,7 @@ def test_each_row_decodes_what_it_decodes_alone(bundle: LoadedBundle) -> None:
     single = [alone(bundle, work) for work in WORK]
     assert tokens == [answer for answer, _ in single]
     (batch,) = stepper.batches
-    assert batch.launches < 0.7 * sum(calls for _, calls in single), "launches are shared"
+    assert batch.launches < 0.8 * sum(calls for _, calls in single), "launches are shared"
     stepper.close()
 
 
