@@ -66,6 +66,16 @@ class Batch:
         if self._interrupted:
             raise WrongState("a turn of this batch was interrupted: close it and take a new one")
         self.steps += 1
+        if len(calls) == 1:  # nobody to wait for: its windows are launched from the calling thread
+            ((number, call),) = calls.items()
+            started = perf_counter()
+            result = call()
+            self.seconds += perf_counter() - started
+            yield number, result
+            return
+        yield from self._together(calls)
+
+    def _together(self, calls: Mapping[int, Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
         results: dict[int, Result] = {}
         for asked, call in calls.items():
             self._threads[asked].begin(partial(_keep, results, asked, call))
