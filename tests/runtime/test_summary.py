@@ -24,7 +24,7 @@ def test_sizes_are_those_of_the_files_and_of_the_buffers(tiny_bundle: Path) -> N
 
 def test_a_summary_is_json_and_text(tiny_bundle: Path) -> None:
     summary = json.loads(json.dumps(summarise(load_manifest(tiny_bundle), tiny_bundle)))
-    assert summary["draft"] == {"kind": "model", "k": 4, "fused": False}
+    assert summary["draft"] == {"kind": "model", "k": 4, "fused": False, "stop_below": None}
     assert set(summary["graphs"]) == {"target", "draft"}
     target = summary["graphs"]["target"]
     assert set(target["step_ms"]) == {str(profile["width"]) for profile in target["profiles"]}
