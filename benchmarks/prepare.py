@@ -16,7 +16,12 @@ from specexport.sources.address import parse_address
 HERE = Path(__file__).resolve().parent
 WORK = HERE / ".work"
 RECIPES = HERE.parent / "recipes"
-_BUNDLES = {"bundle-fp32": "ngram", "bundle-int8": "int8", "bundle-int4": "int4"}
+_BUNDLES = {
+    "bundle-fp32": "ngram",
+    "bundle-int8": "int8",
+    "bundle-int8-fast": "int8-fast",
+    "bundle-int4": "int4",
+}
 
 
 class NotPrepared(Exception):

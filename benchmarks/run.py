@@ -69,6 +69,19 @@ class Worker:
         return found
 
 
+def prepare_all(only: set[str]) -> None:
+    """Makes what the systems need and says what cannot be made."""
+    for system in SYSTEMS:
+        if only and system.name not in only:
+            continue
+        try:
+            print(
+                f"{system.name} {system.precision}: {environment(system.environment)}, {model(system.model)}"
+            )
+        except NotPrepared as reason:
+            print(f"{system.name} {system.precision}: {reason}")
+
+
 def start(
     only: set[str], threads: int, ends: list[int], longest: list[int]
 ) -> tuple[list[Worker], dict[str, str]]:
@@ -113,9 +126,15 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--prompts", type=Path, default=RECIPES / "prompts" / "bench.jsonl")
+    parser.add_argument(
+        "--prepare", action="store_true", help="make environments and models, measure nothing"
+    )
     parser.add_argument("--only", default="", help="names of systems, separated by commas")
     parser.add_argument("--output", type=Path, default=HERE.parent / "docs" / "figures" / "peers")
     options = parser.parse_args()
+    if options.prepare:
+        prepare_all({name for name in options.only.split(",") if name})
+        return
     loaded = load_prompts(options.prompts)
     with open_bundle(model("bundle-fp32"), verify=False) as bundle:
         encoded = encode_prompts(bundle, loaded, options.max_new_tokens)
