@@ -65,7 +65,12 @@ def _probe(model: PreTrainedModel, modules: tuple[nn.Module, ...]) -> ResidualSt
     """`modules` as a residual stream if a short sequence passes through them in a row, each handing on its result."""
     stream = ResidualStream(modules, 0)
     with watching(model, stream) as states, torch.no_grad():
-        model(input_ids=torch.zeros(1, _PROBE_TOKENS, dtype=torch.long), use_cache=False)
+        try:
+            model(input_ids=torch.zeros(1, _PROBE_TOKENS, dtype=torch.long), use_cache=False)
+        except (
+            Exception
+        ):  # code that takes one width only, whatever it raises: the trace finds it and names it
+            return None
     if len(states.entering) != len(modules) or len(states.leaving) != len(modules) or len(states.normed) != 1:
         return None
     shape = states.entering[0].shape

@@ -12,7 +12,6 @@ from specexport.graph_files import GraphFacts, describe_graph, save_graph
 from specexport.graph_plan import FeatureSpec, GraphPlan
 from specexport.passes import run_passes
 from specexport.passes.onnxruntime import onnxruntime_passes
-from specexport.passes.planned import plan_passes
 from specruntime.drafts import Draft
 from specruntime.drafts.none import NoProposer
 from specruntime.engine import Context, Engine
@@ -70,8 +69,8 @@ def _decode(session: Session, params: SamplingParams) -> list[int]:
 def ort_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GraphSpec]:
     root = tmp_path_factory.mktemp("ort")
     plan = GraphPlan(trees=True, features=FeatureSpec(("hidden.1", "hidden.norm")))
-    model = tiny_graph("llama", torch.float32)
-    run_passes(model, (*plan_passes(plan), *onnxruntime_passes("cpu", plan)))
+    model = tiny_graph("llama", torch.float32, plan)
+    run_passes(model, onnxruntime_passes("cpu", plan))
     save_graph(model, root)
     facts = GraphFacts(capacity=CAPACITY, layers=2, vocab_size=VOCAB, padded_vocab_size=256)
     engine = OnnxRuntimeEngine(minimum_version="1.32.0", threads=1)
