@@ -140,10 +140,10 @@ def test_sigterm_lets_a_stream_end_and_refuses_the_next(tiny_bundle: Path) -> No
         rest = list(stream)
         text = "".join(chunk.choices[0].text for chunk in (first, *rest))
         assert rest[-1].choices[0].finish_reason == "length"
-        with pytest.raises(openai.APIConnectionError):
-            client.models.list()
         lines = [json.loads(line) for line in server.stderr.read().splitlines()]
         assert server.wait(30) == 0
+        with pytest.raises(openai.APIConnectionError):
+            client.models.list()
     finally:
         server.kill()
         server.wait()
