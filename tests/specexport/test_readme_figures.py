@@ -28,6 +28,27 @@ def table(greedy: dict[str, Any], sampled: dict[str, Any]) -> list[str]:
     return lines
 
 
+def drafts_table(result: dict[str, Any]) -> list[str]:
+    """Rows of the README's table of drafts: speed as a ratio to plain decoding in the same run."""
+    plain = [speed(result, "plain", group) for group in (COPYING, PROSE, None)]
+    lines = [f"| plain, tokens a second | {' | '.join(f'{value:.1f}' for value in plain)} | 1 | 1 | |"]
+    for mode, facts in result["summary"]["modes"].items():
+        ratios = [
+            f"{speed(result, mode, group) / base:.2f}x"
+            for group, base in zip((COPYING, PROSE, None), plain, strict=True)
+        ]
+        lengths = [f"{tokens_a_round(result, mode, group):.2f}" for group in (COPYING, PROSE)]
+        lines.append(
+            f"| {mode} | {' | '.join((*ratios, *lengths))} | {facts['worst_speedup_vs_plain']:.2f}x |"
+        )
+    return lines
+
+
+def tokens_a_round(result: dict[str, Any], mode: str, categories: tuple[str, ...]) -> float:
+    runs = [run for run in result["runs"] if run["mode"] == mode and run["category"] in categories]
+    return float(1 + sum(run["accepted"] for run in runs) / sum(run["rounds"] for run in runs))
+
+
 def speed(result: dict[str, Any], mode: str, categories: tuple[str, ...] | None) -> float:
     """All new tokens over all time of one mode's runs."""
     prompts = {p["id"]: p["category"] for p in map(json.loads, PROMPTS.read_text().splitlines())}
@@ -50,6 +71,14 @@ def test_the_table_holds_the_stored_results() -> None:
     sampled = json.loads((FIGURES / "smollm2-135m-fp32-sampled.json").read_text())
     readme = (REPOSITORY / "README.md").read_text()
     for line in table(greedy, sampled):
+        assert line in readme, f"the README lacks: {line}"
+
+
+def test_the_table_of_drafts_holds_the_stored_results() -> None:
+    result = json.loads((FIGURES / "smollm2-135m-drafts.json").read_text())
+    assert result["summary"]["outputs_equal"], "every mode gave plain decoding's tokens"
+    readme = (REPOSITORY / "README.md").read_text()
+    for line in drafts_table(result):
         assert line in readme, f"the README lacks: {line}"
 
 
