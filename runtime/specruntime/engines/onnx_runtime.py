@@ -17,7 +17,6 @@ from specruntime.engines import EngineOptions
 from specruntime.engines.onnx_batch import OrtBatch
 from specruntime.engines.onnx_buffers import BoundProfile, allocate_slabs, first_line, move_rows
 from specruntime.engines.onnx_signature import check_signature
-from specruntime.engines.shared_threads import shares_threads, usable_cores
 from specruntime.engines.tensor_layout import no_logits
 from specruntime.engines.weight_pages import release_mapped_pages
 from specruntime.errors import (
@@ -153,16 +152,19 @@ def _version_key(version: str) -> tuple[int, ...]:
 def _session_options(ort: Any, entry: OnnxRuntimeEngine, options: EngineOptions) -> Any:
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
-    threads = options.threads or entry.threads or usable_cores()
-    if shares_threads(ort, threads):
-        settings.use_per_session_threads = False
-    else:
-        settings.intra_op_num_threads = threads
-        settings.inter_op_num_threads = 1
+    settings.intra_op_num_threads = options.threads or entry.threads or _usable_cores()
+    settings.inter_op_num_threads = 1
+    if not options.spinning:
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if options.profile_to is not None:
         settings.enable_profiling = True
         settings.profile_file_prefix = str(options.profile_to)
     return settings
+
+
+def _usable_cores() -> int:
+    """Cores this process may run on, not the machine's."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _providers(ort: Any, provider: str) -> list[str]:
