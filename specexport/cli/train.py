@@ -62,9 +62,7 @@ def _layers(context: click.Context, option: click.Parameter, text: str | None) -
 @click.option(
     "--vocabulary",
     type=click.IntRange(min=_SMALLEST_VOCABULARY),
-    default=8192,
-    show_default=True,
-    help="Ids the draft can say, the most frequent of the answers.",
+    help="Ids the draft can say, the most frequent of the answers. Default: 8192, or those of --start.",
 )
 @click.option(
     "--layers", callback=_layers, metavar="N,N,...", help="Kind model: the target's layers it keeps."
@@ -78,7 +76,7 @@ def _layers(context: click.Context, option: click.Parameter, text: str | None) -
     "--start",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Train this draft further, with its vocabulary.",
+    help="Train this draft further; with --vocabulary, its ids are chosen anew.",
 )
 @click.option("--restart", is_flag=True, help="Forget this kind's checkpoint; answers and features stay.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: draft, acceptance, accepted_length.")
@@ -93,7 +91,7 @@ def train_command(
     threads: int | None,
     seed: int,
     depth: int,
-    vocabulary: int,
+    vocabulary: int | None,
     layers: tuple[int, ...] | None,
     learning_rate: float | None,
     tokens_per_step: int,

@@ -16,7 +16,7 @@ from specexport.recipe import Recipe
 from specexport.training.answers import answer_prompts
 from specexport.training.dialogues import Dialogue
 from specexport.training.features import FeatureStore, Setup, add_features
-from specexport.training.kinds import Kind, Shape, Training, layer_ids, new_training
+from specexport.training.kinds import DEFAULT_VOCABULARY, Kind, Shape, Training, layer_ids, new_training
 from specexport.training.loop import Plan, Progress, evaluate, train
 from specexport.training.model_card import Facts, write_card
 from specexport.training.precision import fast_copy
@@ -68,7 +68,7 @@ def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
     dialogues, store = _text_and_features(checkpoint, order, setup, prompts, reports)
     ids = most_frequent(
         dialogues,
-        order.shape.vocabulary,
+        order.shape.vocabulary or DEFAULT_VOCABULARY,
         always=checkpoint.eos_token_ids,
         vocab_size=checkpoint.vocab_size,
         padded_vocab_size=target.padded_vocab_size,

@@ -4,6 +4,7 @@ A draft that begins as a piece of its target needs a fraction of the text that o
 """
 
 import copy
+import dataclasses
 from typing import Any
 
 import torch
@@ -40,6 +41,19 @@ def new_eagle3(
         draft.fc.weight[:, -size:] += torch.eye(size)  # the uppermost tap passes through
         _take_layer(draft, model)
     return draft
+
+
+def change_vocabulary(draft: Eagle3Draft, target: DraftTarget, ids: Tensor) -> None:
+    """Makes `draft` say `ids` [V] ascending: rows of the LM head that it has stay, the others begin as the target's."""
+    rows = target.head.weight.detach()[ids].to(draft.lm_head.weight.dtype)
+    places = draft.t2d.long().cumsum(dim=0) - 1  # [target vocabulary] a draft id, where there is one
+    known = draft.t2d[ids]
+    rows[known] = draft.lm_head.weight.detach()[places[ids[known]]]
+    draft.config = dataclasses.replace(draft.config, draft_vocab_size=len(ids))
+    draft.lm_head = nn.Linear(rows.shape[1], len(ids), bias=False)
+    draft.lm_head.weight = nn.Parameter(rows)
+    draft.d2t = torch.zeros(len(ids), dtype=torch.long)
+    draft.set_vocabulary(ids)
 
 
 def draft_layer(model: PreTrainedModel, target: DraftTarget) -> LlamaConfig:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from specexport.checkpoint import Checkpoint
-from specexport.draft_models import draft_target, load_eagle, load_medusa
+from specexport.draft_models import Eagle3Draft, draft_target, load_eagle, load_medusa
 from specexport.draft_models.pruned import load_pruned
 from specexport.errors import TrainingRefused
 from specexport.recipe import Recipe
@@ -19,6 +19,7 @@ from specexport.training.kinds import Kind, Shape
 from specexport.training.loop import Progress
 from specexport.training.prompts_file import append_prompts
 from specexport.training.run import ANSWERS, Order, Reports, train_draft
+from specexport.training.warm_start import change_vocabulary
 
 Orders = Callable[[Kind], Order]
 KINDS: tuple[Kind, ...] = ("medusa", "eagle3", "model")
@@ -99,11 +100,41 @@ def test_a_draft_is_trained_further_from_its_files(recipe: Recipe, order: Orders
     first = order("eagle3")
     train_draft(recipe, first, Reports())
     further = dataclasses.replace(
-        first, out=first.out.with_name("further"), start=first.out, shape=Shape(3, 200), restart=True
+        first, out=first.out.with_name("further"), start=first.out, shape=Shape(3), restart=True
     )
     train_draft(recipe, further, Reports())
     assert torch.equal(weights(further.out)["d2t"], weights(first.out)["d2t"])
     assert not torch.equal(weights(further.out)["fc.weight"], weights(first.out)["fc.weight"])
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "model"])
+def test_a_draft_trained_further_can_change_its_vocabulary(
+    kind: Kind, recipe: Recipe, target: Checkpoint, order: Orders
+) -> None:
+    first = order(kind)
+    train_draft(recipe, first, Reports())
+    further = dataclasses.replace(
+        first, out=first.out.with_name("further"), start=first.out, shape=Shape(3, 200), restart=True
+    )
+    train_draft(recipe, further, Reports())
+    load(kind, further.out, target)
+    key = "d2t" if kind == "eagle3" else "draft_ids"
+    assert len(weights(first.out)[key]) == 128
+    assert len(weights(further.out)[key]) == 200
+
+
+def test_the_rows_of_ids_that_stay_are_kept(recipe: Recipe, target: Checkpoint, order: Orders) -> None:
+    train_draft(recipe, order("eagle3"), Reports())
+    draft = load("eagle3", order("eagle3").out, target)
+    assert isinstance(draft, Eagle3Draft)
+    before = dict(zip(draft.target_ids.tolist(), draft.lm_head.weight.detach(), strict=True))
+    ids = torch.arange(100, 250)
+    change_vocabulary(draft, draft_target(target.model, name="tiny", vocab_size=target.vocab_size), ids)
+    head = target.model.get_output_embeddings().weight
+    assert torch.equal(draft.target_ids, ids)
+    assert before.keys() & set(ids.tolist())
+    for place, index in enumerate(ids.tolist()):
+        assert torch.equal(draft.lm_head.weight[place], before.get(index, head[index]))
 
 
 def test_minutes_end_a_run_before_its_epochs(
