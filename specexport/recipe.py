@@ -204,19 +204,25 @@ class Recipe(Closed):
             raise ValueError(
                 "fidelity: found without weights, which it judges; name a weights.format or leave it out"
             )
-        if self.weights is None:
-            return self
         runs_on_cpu = isinstance(self.backend, OnnxRuntimeBackend) and self.backend.provider == "cpu"
-        if not runs_on_cpu:
-            raise ValueError(
-                f"weights: found {self.weights.format} with this backend, expected backend.kind onnxruntime with "
-                "provider cpu, whose kernels take them; leave weights out elsewhere"
-            )
-        if self.precision != "fp32":
-            raise ValueError(
-                f"precision: found {self.precision} with weights, expected fp32: activations and KV cache stay fp32"
-            )
+        for key, weights in (("weights", self.weights), ("draft.weights", self.weights_of("draft"))):
+            if weights is None:
+                continue
+            if not runs_on_cpu:
+                raise ValueError(
+                    f"{key}: found {weights.format} with this backend, expected backend.kind onnxruntime with "
+                    f"provider cpu, whose kernels take them; leave {key} out elsewhere"
+                )
+            if self.precision != "fp32":
+                raise ValueError(
+                    f"precision: found {self.precision} with {key}, expected fp32: activations and KV cache stay fp32"
+                )
         return self
+
+    def weights_of(self, graph: str) -> Weights | None:
+        """How the weights of "target" or "draft" are stored; None: in `precision`."""
+        own = getattr(self.draft, "weights", None) if graph == "draft" else None
+        return own or self.weights
 
     @property
     def shown_precision(self) -> str:

@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from specexport.recipe_feature_drafts import EagleDraft, MedusaDraft
 from specexport.recipe_lengths import Drafted, Lengths, LookupWindow, ascending_widths
 from specexport.recipe_sources import Closed, DraftSource, ModelSource
+from specexport.recipe_weights import OwnGraph
 from specruntime.schema_numbers import MAX_LAYERS, Share
 
 _NARROW_WIDTH = 4
@@ -45,7 +46,7 @@ class NgramDraft(LookupWindow):
         return (_NARROW_WIDTH, full) if full > _NARROW_WIDTH + 2 else (full,)
 
 
-class ModelDraft(ModelSource, Lengths):
+class ModelDraft(ModelSource, OwnGraph, Lengths):
     """A smaller checkpoint with the target's tokenizer."""
 
     kind: Literal["model"]

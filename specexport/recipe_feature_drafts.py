@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Discriminator, Field, NonNegativeInt, Posit
 from specexport.recipe_lengths import Drafted, Lengths, ascending_widths
 from specexport.recipe_sources import Closed, absolute_address
 from specexport.recipe_trees import DynamicTree, StaticTree
+from specexport.recipe_weights import OwnGraph
 from specexport.trees import Tree, chain_of
 from specruntime.schema_numbers import Share
 
@@ -60,7 +61,7 @@ MedusaSource = Annotated[
 ]
 
 
-class MedusaDraft(Lengths):
+class MedusaDraft(OwnGraph, Lengths):
     """Further LM heads on the target's last hidden state, one for each depth of a static tree."""
 
     kind: Literal["medusa"]
@@ -99,7 +100,7 @@ class MedusaDraft(Lengths):
         return self
 
 
-class EagleDraft(Lengths):
+class EagleDraft(OwnGraph, Lengths):
     """One decoder layer on the target's features: a chain, a static tree, or one grown each round."""
 
     kind: Literal["eagle", "eagle3"]

@@ -14,6 +14,7 @@ from specexport.errors import CheckpointUnsupported
 from specexport.graph_files import draft_profiles, fused_draft_profiles, prefill_ladder, target_profiles
 from specexport.graph_plan import GraphPlan
 from specexport.recipe import EagleDraft, LayerSkipDraft, MedusaDraft, ModelDraft, Recipe
+from specexport.recipe_weights import Weights
 from specexport.tensorrt.options import TensorRTBackend
 from specruntime.manifest import Profile
 
@@ -53,10 +54,13 @@ def graph_requests(recipe: Recipe, canonical: Mapping[str, CanonicalGraph]) -> d
             target = GraphPlan(draft_layers=draft.kept_layers)
     windows = target_profiles(recipe.verify_widths, recipe.prefill_chunk)
     found = {"target": GraphRequest(canonical["target"], target, windows), **requests}
-    if recipe.weights is None:
-        return found
-    stored = recipe.weights.plan()
-    return {name: replace(each, plan=replace(each.plan, weights=stored)) for name, each in found.items()}
+    return {name: _with_weights(each, recipe.weights_of(name)) for name, each in found.items()}
+
+
+def _with_weights(request: GraphRequest, weights: Weights | None) -> GraphRequest:
+    return replace(
+        request, plan=replace(request.plan, weights=weights.plan() if weights is not None else None)
+    )
 
 
 def proposes_trees(draft: EagleDraft | MedusaDraft) -> bool:

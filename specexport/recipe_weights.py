@@ -51,6 +51,14 @@ class Weights(Closed):
         )
 
 
+class OwnGraph(Closed):
+    """What a kind whose draft is a graph of its own says of that graph's weights."""
+
+    weights: Weights | None = None
+    """How the draft's weights are stored, whatever the target's are; the recipe's `weights` where it is not given. A
+    draft's rounding costs acceptance and never changes a token."""
+
+
 class Fidelity(Closed):
     """What the weights' format may cost, on running text, against the checkpoint in fp32. A limit that is not kept
     stops the build."""
