@@ -33,4 +33,3 @@ def test_an_interrupted_import_is_one_line_and_130(module: str) -> None:
 
 def test_the_handler_is_pythons_own_again_afterwards() -> None:
     assert run("no.such.module") == (0, "True")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
