@@ -7,51 +7,30 @@ plain decoding are compared with every window at its widest.
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import Draft, Proposal, Room, Verdict
+from specruntime.drafts import Draft, Proposal, Room
+from specruntime.drafts.forwarding import ForwardingDraft
 from specruntime.sampling import Sampler
-from specruntime.statistics import EngineTally
 
 FILLER = 0
 
 
-class FullWidthDraft:
+class FullWidthDraft(ForwardingDraft):
     """Another draft's proposals, filled up with token 0 to `k` ids. Over a draft of kind none: an empty draft at width
     k + 1. Fillers are judged like any drafted token, in a tree as children of row 0. For the `match` rule only: they
     have no law they were drawn from.
     """
 
     def __init__(self, draft: Draft, k: int) -> None:
-        """Takes ownership of `draft`."""
+        super().__init__(draft)
         self.k = k
-        self._draft = draft
-
-    @property
-    def tally(self) -> EngineTally:
-        return self._draft.tally
-
-    @tally.setter
-    def tally(self, tally: EngineTally) -> None:
-        self._draft.tally = tally
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
-        drafted = self._draft.propose(tokens, room, sampler)
+        drafted = super().propose(tokens, room, sampler)
         if drafted.parents is None:
             missing = min(room.depth, room.nodes, self.k) - len(drafted.ids)
             return Proposal(_filled(drafted.ids, missing, FILLER))
         missing = min(room.nodes, self.k) - len(drafted.ids)
         return Proposal(_filled(drafted.ids, missing, FILLER), parents=_filled(drafted.parents, missing, 0))
-
-    def observe(self, verdict: Verdict) -> None:
-        self._draft.observe(verdict)
-
-    def rewind(self, length: int) -> None:
-        self._draft.rewind(length)
-
-    def reset(self) -> None:
-        self._draft.reset()
-
-    def close(self) -> None:
-        self._draft.close()
 
 
 def _filled(array: NDArray[np.int64], missing: int, value: int) -> NDArray[np.int64]:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts.forwarding import ForwardingDraft
 from specruntime.generation import complete
 from specruntime.params import SamplingParams
 from specruntime.sampling import Sampler
-from specruntime.statistics import EngineTally, Statistics
+from specruntime.statistics import Statistics
 
 Advance = Callable[[str], None]
 
@@ -42,24 +43,15 @@ class Answered:
     start: int
 
 
-class SizedDraft:
+class SizedDraft(ForwardingDraft):
     """Another draft, asked for `sizes` in turn, one a round; what happened is kept in `rounds`."""
 
     def __init__(self, draft: Draft, sizes: Sequence[int]) -> None:
-        """Takes ownership of `draft`."""
-        self.k = draft.k
+        super().__init__(draft)
         self.rounds: list[ProbedRound] = []
-        self._draft, self._sizes = draft, tuple(sizes)
+        self._sizes = tuple(sizes)
         self._turn = 0
         self._asked: int | None = None  # None: no round, a chunk of a prompt
-
-    @property
-    def tally(self) -> EngineTally:
-        return self._draft.tally
-
-    @tally.setter
-    def tally(self, tally: EngineTally) -> None:
-        self._draft.tally = tally
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         size = self._sizes[self._turn % len(self._sizes)]
@@ -69,24 +61,15 @@ class SizedDraft:
             return NOTHING
         if size > room.nodes:
             self._asked = None  # the last rounds of an answer or of the cache say nothing of this size
-        return self._draft.propose(tokens, Room(min(room.depth, size), min(room.nodes, size)), sampler)
+        return super().propose(tokens, Room(min(room.depth, size), min(room.nodes, size)), sampler)
 
     def observe(self, verdict: Verdict) -> None:
-        self._draft.observe(verdict)
+        super().observe(verdict)
         if verdict.proposal is not None and self._asked is not None:
             times = 1e3 * verdict.draft_seconds, 1e3 * verdict.verify_seconds
             proposed, accepted = len(verdict.proposal.ids), len(verdict.path)
             self.rounds.append(ProbedRound(self._asked, proposed, accepted, verdict.width, *times))
         self._asked = None
-
-    def rewind(self, length: int) -> None:
-        self._draft.rewind(length)
-
-    def reset(self) -> None:
-        self._draft.reset()
-
-    def close(self) -> None:
-        self._draft.close()
 
 
 @dataclass(slots=True)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.adaptive_setup import adaptive_draft
+from specruntime.drafts.forwarding import ForwardingDraft
 from specruntime.manifest import AdaptiveSpec, NgramDraft
 from specruntime.sampling import Sampler, SamplingParams
 from specruntime.session import Session
-from specruntime.statistics import EngineTally
 from tests.e2e.conftest import DRAFT_KINDS, Opened
 
 ANSWER = 200
@@ -26,39 +26,18 @@ OPTIONS = {"greedy": GREEDY, "sampled": SamplingParams(temperature=0.8, top_p=0.
 LOOKUP = NgramDraft(k=4, max_n=3, min_n=1)
 
 
-class Recorded:
+class Recorded(ForwardingDraft):
     """Another draft whose proposals are kept by the number of tokens they follow."""
 
     def __init__(self, draft: Draft) -> None:
-        self.k = draft.k
-        self.draft = draft
+        super().__init__(draft)
         self.proposals: dict[int, Proposal] = {}
 
-    @property
-    def tally(self) -> EngineTally:
-        return self.draft.tally
-
-    @tally.setter
-    def tally(self, tally: EngineTally) -> None:
-        self.draft.tally = tally
-
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
-        found = self.draft.propose(tokens, room, sampler)
+        found = super().propose(tokens, room, sampler)
         if len(found.ids):
             self.proposals[len(tokens)] = found
         return found
-
-    def observe(self, verdict: Verdict) -> None:
-        self.draft.observe(verdict)
-
-    def rewind(self, length: int) -> None:
-        self.draft.rewind(length)
-
-    def reset(self) -> None:
-        self.draft.reset()
-
-    def close(self) -> None:
-        self.draft.close()
 
 
 class Retimed(Recorded):
@@ -71,7 +50,7 @@ class Retimed(Recorded):
             self.rounds += 1
         dear = (self.rounds // 30) % 2
         seconds = 1.0 if verdict.width == 1 else (2.5 if dear else 0.9)
-        self.draft.observe(replace(verdict, draft_seconds=0.0, verify_seconds=seconds))
+        super().observe(replace(verdict, draft_seconds=0.0, verify_seconds=seconds))
 
 
 class Unused(Recorded):

@@ -3,38 +3,17 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts import NOTHING, Draft, Proposal, Room
+from specruntime.drafts.forwarding import ForwardingDraft
 from specruntime.sampling import Sampler
-from specruntime.statistics import EngineTally
 
 
-class DraftSwitch:
+class DraftSwitch(ForwardingDraft):
     """Another draft while `on`, nothing while off. What the draft must know of the target it is told either way."""
 
     def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
         self.on = True
-        self.k = draft.k
-        self._draft = draft
-
-    @property
-    def tally(self) -> EngineTally:
-        return self._draft.tally
-
-    @tally.setter
-    def tally(self, tally: EngineTally) -> None:
-        self._draft.tally = tally
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
-        return self._draft.propose(tokens, room, sampler) if self.on else NOTHING
-
-    def observe(self, verdict: Verdict) -> None:
-        self._draft.observe(verdict)
-
-    def rewind(self, length: int) -> None:
-        self._draft.rewind(length)
-
-    def reset(self) -> None:
-        self._draft.reset()
-
-    def close(self) -> None:
-        self._draft.close()
+        return super().propose(tokens, room, sampler) if self.on else NOTHING
