@@ -55,6 +55,11 @@ class SamplingParams:
         self._check_ends()
         self._normalise()
 
+    @property
+    def draws_drafts(self) -> bool:
+        """Whether drafts are drawn from their law under the rejection rule: the tokens of a seed follow them then."""
+        return self.accept == "rejection" and self.temperature > 0
+
     def _take_lists(self) -> None:
         """One stop string, and lists of strings or ids, are what other libraries take."""
         for name in ("stop", "stop_token_ids"):

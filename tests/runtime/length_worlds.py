@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.adaptive import AdaptiveDraft, Arm
 from specruntime.drafts.lengths import Acceptance, StepTimes
-from specruntime.sampling import Sampler
+from specruntime.sampling import Sampler, SamplingParams
 from specruntime.statistics import EngineTally
 
 LONGEST = 16
-GREEDY = cast(Sampler, SimpleNamespace(params=SimpleNamespace(accept="match", temperature=0.0)))
-DRAWN = cast(Sampler, SimpleNamespace(params=SimpleNamespace(accept="rejection", temperature=0.8)))
+GREEDY = cast(Sampler, SimpleNamespace(params=SamplingParams()))
+DRAWN = cast(Sampler, SimpleNamespace(params=SamplingParams(accept="rejection", temperature=0.8)))
 
 
 def agreement(rates: Callable[[int], float], length: int, seed: int) -> NDArray[np.int64]:

@@ -74,7 +74,7 @@ def generate_command(
 
 
 def _require_equal_law(params: SamplingParams) -> None:
-    if params.accept != "match" and params.temperature > 0:
+    if params.draws_drafts:
         raise InvalidArgument(
             "--compare needs equal tokens, found --accept rejection with a temperature; use --accept match"
         )

@@ -129,7 +129,7 @@ class AdaptiveDraft:
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         self._asked = self._proposer = None
-        if sampler.params.accept == "rejection" and sampler.params.temperature != 0:
+        if sampler.params.draws_drafts:
             return self._first_found(tokens, room, sampler)
         if not self._begun:
             self._begin_text(len(tokens))

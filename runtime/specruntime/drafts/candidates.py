@@ -1,6 +1,6 @@
-"""Which of a draft's candidates are proposed: the likeliest, given the noise the target will use, or drawn ones.
+"""Which tokens a draft proposes: the likeliest, given the noise the target will use, or drawn ones.
 
-Pure functions of candidates and sampling options. Knows nothing of engines or trees.
+Pure functions of candidates or logits, and sampling options. Knows nothing of engines or trees.
 """
 
 import numpy as np
@@ -38,6 +38,25 @@ def probability_of(token: int, ids: Ids, logprobs: Logprobs) -> float:
     """The draft's probability of a token by its candidates [K], best first; of one that is none, at most the last's."""
     place = np.flatnonzero(ids == token)
     return float(np.exp(logprobs[place[0] if place.size else -1]))
+
+
+def room_for_laws(count: int, vocab_size: int, sampler: Sampler) -> NDArray[np.float32] | None:
+    """[count, vocab] where drafts are drawn from their law; None where they are a function of logits and seed."""
+    return np.empty((count, vocab_size), np.float32) if sampler.params.draws_drafts else None
+
+
+def next_draft(
+    logits: NDArray[np.floating], drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler
+) -> int:
+    """The token behind `drafted` of a chain, from the draft's own logits [vocab]; drawn with `laws`, which get its law.
+
+    Otherwise it comes from the target's own noise, so the two agree as often as their logits do. Raises as
+    `Sampler.sample`.
+    """
+    if laws is None:
+        return sampler.sample(logits, drafted)
+    laws[len(drafted)] = sampler.distribution(logits, drafted)
+    return sampler.stream(sampler.position + len(drafted), "draft").categorical(laws[len(drafted)])
 
 
 def draw_children(law: Law, count: int, draws: Draws) -> list[int]:

@@ -10,33 +10,22 @@ from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Proposal, Room, Verdict
 from specruntime.drafts.growers import ChainGrower, DynamicGrower, Grower, StaticGrower
+from specruntime.drafts.own_cache import CachingDraft
 from specruntime.drafts.pairs import Answer, Ladder, PairFeeder
 from specruntime.engine import Context
 from specruntime.manifest import EagleDraft
 from specruntime.sampling import Sampler
-from specruntime.statistics import EngineTally
 
 
-class EagleProposer:
-    """Proposes a chain, a static tree or a dynamic tree, as the manifest says."""
+class EagleProposer(CachingDraft[PairFeeder]):
+    """Proposes a chain, a static tree or a dynamic tree, as the manifest says. A row of its cache is a pair."""
 
     def __init__(self, context: Context, spec: EagleDraft, *, vocab_size: int) -> None:
         """Raises `InvalidArgument` for a graph whose windows cannot grow the tree or name too few candidates."""
-        self.k = spec.k
-        self.cache_length = 0  # pairs in the draft's cache
-        self._feeder = PairFeeder(context, vocab_size)
+        super().__init__(PairFeeder(context, vocab_size), k=spec.k)
         self._grower = _grower(self._feeder, spec)
         self._features = np.zeros((self._feeder.capacity, self._feeder.hidden_size), np.float32)
         self._observed = 0  # positions whose features are known
-        self._failed = False
-
-    @property
-    def tally(self) -> EngineTally:
-        return self._feeder.tally
-
-    @tally.setter
-    def tally(self, tally: EngineTally) -> None:
-        self._feeder.tally = tally
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         # n tokens make n - 1 pairs; drafting `depth` tokens writes depth - 1 cache rows behind them.
@@ -45,11 +34,10 @@ class EagleProposer:
         if pairs < 1 or depth < 1 or room.nodes < 1:
             return NOTHING
         assert self._observed >= pairs, "the session shows a draft every target window"
-        self._failed = True  # until every engine call below has returned
-        proposal = self._grower.grow(
-            lambda ladder: self._extend(ladder, tokens), pairs, Room(depth, room.nodes), sampler
-        )
-        self._failed = False
+        with self._engine_calls():
+            proposal = self._grower.grow(
+                lambda ladder: self._extend(ladder, tokens), pairs, Room(depth, room.nodes), sampler
+            )
         self.cache_length = pairs
         return proposal
 
@@ -64,16 +52,7 @@ class EagleProposer:
     def rewind(self, length: int) -> None:
         # Features say what led to a position; pair t holds token t + 1 as well.
         self._observed = min(self._observed, length)
-        self.cache_length = min(self.cache_length, max(length - 1, 0))
-
-    def reset(self) -> None:
-        self.rewind(0)
-        if self._failed:
-            self._feeder.context.zero()
-            self._failed = False
-
-    def close(self) -> None:
-        self._feeder.context.close()
+        super().rewind(max(length - 1, 0))
 
     def _extend(self, ladder: Ladder, tokens: NDArray[np.int64]) -> Answer:
         """Feeds the pairs that are not in the cache, the last one always; the answer is about the next token."""

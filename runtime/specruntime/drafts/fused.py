@@ -8,7 +8,8 @@ is in the cache already is written again with the same content, and after full a
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal, Room, Verdict
+from specruntime.drafts import NOTHING, Proposal, Room
+from specruntime.drafts.own_cache import SpeculatingDraft
 from specruntime.engine import Context, Window
 from specruntime.errors import InvalidArgument
 from specruntime.sampling import Sampler
@@ -18,17 +19,33 @@ from specruntime.windows import run_counted
 DRAFT_WIDTH = 2
 
 
-class FusedProposer:
+class FusedProposer(SpeculatingDraft["FusedFeeder"]):
     """Proposes the draft model's greedy continuation, whatever the sampling of the answer."""
 
     def __init__(self, context: Context, *, k: int) -> None:
         """Raises `InvalidArgument` for a graph without a window of two tokens, or with another k."""
-        self.k = k
-        self.cache_length = 0
+        super().__init__(FusedFeeder(context, k), k=k)
+
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
+        count = min(room.depth, room.nodes, self.k)
+        self._keep_confirmed(tokens)
+        if count < 1 or not self._feeder.fits(len(tokens)):
+            return NOTHING
+        with self._engine_calls():
+            ids, padded = self._feeder.feed(tokens, self.cache_length)
+        self.cache_length = len(tokens)
+        # Behind a padded window the drafts' rows do not follow the tokens' rows: they count for nothing then.
+        self._speculated = [] if padded else ids[:-1].tolist()
+        return Proposal(ids[:count])
+
+
+class FusedFeeder:
+    """Runs the windows of one context, which draft k tokens each."""
+
+    def __init__(self, context: Context, k: int) -> None:
+        self.context = context
         self.tally = EngineTally()
-        self._context = context
-        self._speculated: list[int] = []
-        self._failed = False
+        self._k = k
         names = sorted(context.spec.profiles, key=lambda profile: profile.width)
         self._windows = [context.window(profile.name) for profile in names]
         self._require_fused()
@@ -36,33 +53,12 @@ class FusedProposer:
             if window.window_mask is not None:
                 window.window_mask[0] = np.tri(window.profile.width, dtype=np.bool_)
 
-    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
-        count = min(room.depth, room.nodes, self.k)
-        self._keep_confirmed(tokens)
-        if count < 1 or not self._fits(len(tokens)):
-            return NOTHING
-        self._failed = True  # until every engine call below has returned
-        ids = self._feed(tokens, self.cache_length)
-        self._failed = False
-        return Proposal(ids[:count])
+    def fits(self, length: int) -> bool:
+        """Whether the window of the last two of `length` tokens fits, with the drafts' rows behind it."""
+        return self._rows(self._windows[0]) <= self._room(max(length - DRAFT_WIDTH, 0))
 
-    def observe(self, verdict: Verdict) -> None: ...
-
-    def rewind(self, length: int) -> None:
-        self.cache_length = min(self.cache_length, length)
-        self._speculated = []
-
-    def reset(self) -> None:
-        self.rewind(0)
-        if self._failed:
-            self._context.zero()
-            self._failed = False
-
-    def close(self) -> None:
-        self._context.close()
-
-    def _feed(self, tokens: NDArray[np.int64], start: int) -> NDArray[np.int64]:
-        """Feeds tokens from row `start` on; the [k] ids drafted behind the last of them.
+    def feed(self, tokens: NDArray[np.int64], start: int) -> tuple[NDArray[np.int64], bool]:
+        """Feeds tokens from row `start` on: the [k] ids drafted behind the last, and whether its window was padded.
 
         The last two tokens go together even where one is missing: that window needs no padding.
         """
@@ -74,12 +70,7 @@ class FusedProposer:
             self._run(window, chunk, start)
             start += len(chunk)
             if start == len(tokens):
-                break
-        ids: NDArray[np.int64] = window.top_ids[0].copy()
-        self.cache_length = len(tokens)
-        # Behind a padded window the drafts' rows do not follow the tokens' rows: they count for nothing then.
-        self._speculated = ids[:-1].tolist() if len(chunk) == width else []
-        return ids
+                return window.top_ids[0].copy(), len(chunk) < width
 
     def _run(self, window: Window, ids: NDArray[np.int64], start: int) -> None:
         count, width = len(ids), window.profile.width
@@ -88,37 +79,24 @@ class FusedProposer:
         window.position_ids[0] = np.arange(start, start + width)
         window.cache_length[0] = start
         window.logits_rows[0, 0] = count - 1
-        run_counted(self._context, window, self.tally)
+        run_counted(self.context, window, self.tally)
 
     def _window(self, start: int, count: int) -> Window:
         """The narrowest window that takes all `count` tokens, or the widest; only such that fit behind `start`."""
         fitting = [window for window in self._windows if self._rows(window) <= self._room(start)]
         return next((window for window in fitting if window.profile.width >= count), fitting[-1])
 
-    def _fits(self, length: int) -> bool:
-        """Whether the window of the last two of `length` tokens fits, with the drafts' rows behind it."""
-        return self._rows(self._windows[0]) <= self._room(max(length - DRAFT_WIDTH, 0))
-
     def _rows(self, window: Window) -> int:
         """Cache rows that a run of this window writes."""
-        return window.profile.width + self.k - 1
+        return window.profile.width + self._k - 1
 
     def _room(self, start: int) -> int:
-        return self._context.spec.capacity - start
-
-    def _keep_confirmed(self, tokens: NDArray[np.int64]) -> None:
-        """Counts speculated rows as committed while they equal the tokens."""
-        for row in self._speculated:
-            if self.cache_length >= len(tokens) or row != tokens[self.cache_length]:
-                break
-            self.cache_length += 1
-        self._speculated = []
-        self.cache_length = min(self.cache_length, len(tokens))
+        return self.context.spec.capacity - start
 
     def _require_fused(self) -> None:
         narrowest, drafted = self._windows[0].profile.width, self._windows[0].top_ids.shape[1]
-        if narrowest != DRAFT_WIDTH or drafted != self.k:
+        if narrowest != DRAFT_WIDTH or drafted != self._k:
             raise InvalidArgument(
-                f"{self._context.spec.file} has a narrowest window of {narrowest} and drafts {drafted} tokens, "
-                f"expected a window of {DRAFT_WIDTH} and {self.k} tokens: build the bundle again"
+                f"{self.context.spec.file} has a narrowest window of {narrowest} and drafts {drafted} tokens, "
+                f"expected a window of {DRAFT_WIDTH} and {self._k} tokens: build the bundle again"
             )

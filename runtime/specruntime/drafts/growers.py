@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Proposal, Room
-from specruntime.drafts.candidates import best_first, draw_children, probability_of
+from specruntime.drafts.candidates import (
+    best_first,
+    draw_children,
+    next_draft,
+    probability_of,
+    room_for_laws,
+)
 from specruntime.drafts.pairs import Answer, Ladder, PairFeeder
 from specruntime.drafts.tree_growth import (
     GrowingTree,
@@ -46,9 +52,7 @@ class ChainGrower:
         lawful = None if sampler.greedy_ids_suffice else self._feeder.lawful
         ladder = lawful or self._feeder.plain
         count = min(room.depth, room.nodes)
-        laws = None
-        if lawful is not None and _draws(sampler):
-            laws = np.empty((count, self._feeder.vocab_size), np.float32)
+        laws = None if lawful is None else room_for_laws(count, self._feeder.vocab_size, sampler)
         ids: list[int] = []
         answer = extend(ladder)
         while (token := self._next(answer, ids, lawful is not None, laws, sampler)) is not None:
@@ -74,12 +78,9 @@ class ChainGrower:
             return int(best_first(answer.ids[0], answer.logprobs[0], sampler, len(ids))[0][0])
         logits = self._feeder.logits(answer)[0]
         try:
-            if laws is None:
-                return sampler.sample(logits, ids)
-            laws[len(ids)] = sampler.distribution(logits, ids)
+            return next_draft(logits, ids, laws, sampler)
         except InvalidArgument:  # the target may know further tokens
             return None
-        return sampler.stream(sampler.position + len(ids), "draft").categorical(laws[len(ids)])
 
 
 class StaticGrower:
@@ -97,7 +98,7 @@ class StaticGrower:
 
     def grow(self, extend: Extend, pairs: int, room: Room, sampler: Sampler) -> Proposal:
         tree = self._trees.within(room.depth, room.nodes)
-        drawing = self._drawing if _draws(sampler) else None
+        drawing = self._drawing if sampler.params.draws_drafts else None
         ladder = drawing or self._feeder.plain
         nodes: _Likeliest | _Drawn
         nodes = _Likeliest(tree, sampler) if drawing is None else _Drawn(tree, sampler, self._feeder)
@@ -200,11 +201,6 @@ class _Drawn:
             if row in self._laws:
                 laws[new] = self._laws[row]
         return Proposal(self.ids[kept], laws, parents)
-
-
-def _draws(sampler: Sampler) -> bool:
-    """Whether the answer wants drafts drawn from a declared law."""
-    return sampler.params.accept == "rejection" and sampler.params.temperature > 0
 
 
 def _require_levels(feeder: PairFeeder, ladder: Ladder, widths: list[int], rows: list[int]) -> None:

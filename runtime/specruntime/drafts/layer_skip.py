@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Proposal, Room, Verdict
+from specruntime.drafts.candidates import next_draft, room_for_laws
 from specruntime.engine import Context
 from specruntime.errors import InvalidArgument
 from specruntime.manifest import LayerSkipDraft
@@ -43,7 +44,7 @@ class LayerSkipProposer:
         if count < 1:
             return NOTHING
         ids = np.empty(count, np.int64)
-        laws = _room_for_laws(count, self._context.spec.vocab_size, sampler)
+        laws = room_for_laws(count, self._context.spec.vocab_size, sampler)
         token = int(tokens[-1])
         for depth in range(count):
             self._run(token, start + depth)
@@ -71,18 +72,6 @@ class LayerSkipProposer:
         run_counted(self._context, window, self.tally)
 
     def _choose(self, drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler) -> int:
-        """The next draft. Under `match` it uses the target's own noise, so it agrees as often as the layers do."""
         if sampler.greedy_ids_suffice:
             return int(self._window.top_ids[0, 0])
-        logits = self._context.logits(self._window)[0, 0]
-        if laws is None:
-            return sampler.sample(logits, drafted)
-        laws[len(drafted)] = sampler.distribution(logits, drafted)
-        return sampler.stream(sampler.position + len(drafted), "draft").categorical(laws[len(drafted)])
-
-
-def _room_for_laws(count: int, vocab: int, sampler: Sampler) -> NDArray[np.float32] | None:
-    """[count, vocab] where drafts are drawn from their law; None where they are a function of logits and seed."""
-    if sampler.params.accept == "match" or sampler.params.temperature == 0:
-        return None
-    return np.empty((count, vocab), np.float32)
+        return next_draft(self._context.logits(self._window)[0, 0], drafted, laws, sampler)

@@ -141,12 +141,10 @@ class Slot:
     def allow_drafts(self, allowed: bool) -> None:
         """Whether rounds from now on may draft, where the work itself allows it.
 
-        Under the rejection rule the tokens of a seed follow the drafts, so such work drafts whoever is beside it.
+        Where drafts are drawn the tokens of a seed follow them, so such work drafts whoever is beside it.
         """
         assert self._work is not None
-        params = self._work.params
-        bound = params.accept == "rejection" and params.temperature != 0
-        self._switch.on = self._work.speculate and (allowed or bound)
+        self._switch.on = self._work.speculate and (allowed or self._work.params.draws_drafts)
 
     def empty(self) -> None:
         """Forgets everything; a session that cannot be healed is replaced by a new one."""
