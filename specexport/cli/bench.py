@@ -1,26 +1,28 @@
 """`bench`: how fast, against what, and why."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from specexport.bench.prompts import BenchPrompt, load_prompts
+from specexport.cli.measuring import (
+    bundles_argument,
+    plot_option,
+    print_measured,
+    prompts_option,
+    require_plot_of,
+)
+from specexport.cli.number_list import NumberList
 from specexport.cli.progress import progress
-from specruntime.cli.bundle_options import threads_option
-from specruntime.cli.sampling_options import law_options, max_new_tokens_option
+from specruntime.cli.bundle_options import engine_options, json_option, threads_option
+from specruntime.cli.sampling_options import law_options, max_new_tokens_option, sampling_params
 from specruntime.params import SamplingParams
 
 
 @click.command("bench")
-@click.argument("bundles", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="BUNDLE...")
-@click.option(
-    "--prompts",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE.jsonl",
-    help='One {"id", "prompt", "category"} a line; in the chat template where the bundle has one.',
-)
+@bundles_argument
+@prompts_option('One {"id", "prompt", "category"} a line; in the chat template where the bundle has one.')
 @click.option(
     "--pytorch",
     is_flag=True,
@@ -34,27 +36,24 @@ from specruntime.params import SamplingParams
 @threads_option
 @click.option(
     "--batch",
-    callback=lambda context, option, value: batch_sizes(value),
+    type=NumberList("numbers of sequences such as 1,2,4"),
+    default=(),
     metavar="N,N,...",
     help="Instead: tokens per second by the number of sequences decoded together, of one BUNDLE.",
 )
-@click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draws the speed per prompt."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@plot_option("Draws the speed per prompt.")
+@json_option
 def bench_command(
     bundles: tuple[Path, ...],
     prompts: Path,
     pytorch: bool,
     max_new_tokens: int,
     repeat: int,
-    temperature: float,
-    top_p: float,
-    seed: int,
     threads: int | None,
     batch: tuple[int, ...],
     plot: Path | None,
     as_json: bool,
+    **law: Any,
 ) -> None:
     """Measures each BUNDLE with drafts and the first without, in turns, on the same prompt ids and threads.
 
@@ -64,43 +63,25 @@ def bench_command(
     included; decode_tokens_per_second leaves out the first token and the time up to it (ttft_ms). A speed-up is a
     ratio of the former. All modes are warmed up. Greedy outputs must be the same in all modes: exit code 1 if not.
     """
-    params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_new_tokens)
+    params = sampling_params(max_new_tokens=max_new_tokens, **law)
     loaded = load_prompts(prompts)
     if batch:
         if len(bundles) > 1 or pytorch or plot is not None:
             raise click.UsageError("--batch measures one bundle, without --pytorch and --plot")
         _bench_batches(bundles[0], loaded, batch, params, repeat, threads, as_json)
         return
-    from specexport.bench.plot import draw_speeds, require_plot
-
-    if plot is not None:
-        require_plot(plot)
+    require_plot_of(plot)
+    from specexport.bench.plot import draw_speeds
     from specexport.bench.rendering import render_report
     from specexport.bench.run import BenchPlan, run_bench
 
     plan = BenchPlan(bundles, loaded, max_new_tokens, repeat, params, pytorch, threads)
     with progress(plan.steps) as advance:
         report = run_bench(plan, advance)
-    click.echo(json.dumps(report.as_dict()) if as_json else render_report(report))
+    print_measured(report, as_json, render_report)
     if plot is not None:
         draw_speeds(report, plot)
-    if differing := report.differing():
-        names = ", ".join(f"{run.prompt} ({run.mode})" for run in differing)
-        click.echo(
-            f"error: not the tokens of plain decoding: {names}; run `specexport check` for where they part",
-            err=True,
-        )
-        raise click.exceptions.Exit(1)
-
-
-def batch_sizes(text: str | None) -> tuple[int, ...]:
-    """`1,2,4` as numbers."""
-    if text is None:
-        return ()
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise click.BadParameter(f"found {text!r}, expected numbers of sequences such as 1,2,4") from error
+    _require_plain_tokens([f"{run.prompt} ({run.mode})" for run in report.differing()])
 
 
 def _bench_batches(
@@ -112,19 +93,24 @@ def _bench_batches(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    from specexport.bench.batches import bench_batches
+    from specexport.bench.batches import BatchReport, bench_batches
     from specruntime.bundle import open_bundle
-    from specruntime.engines import EngineOptions
 
     with (
         progress(repeat * len(sizes)) as advance,
-        open_bundle(path, options=EngineOptions(threads=threads), verify=False) as bundle,
+        open_bundle(path, options=engine_options(threads), verify=False) as bundle,
     ):
         report = bench_batches(bundle, prompts, sizes, params, repeat, advance)
-    click.echo(json.dumps(report.as_dict()) if as_json else report.render())
-    if differing := [str(speed.rows) for speed in report.speeds if not speed.outputs_equal]:
+    print_measured(report, as_json, BatchReport.render)
+    _require_plain_tokens([f"batch {speed.rows}" for speed in report.speeds if not speed.outputs_equal])
+
+
+def _require_plain_tokens(differing: list[str]) -> None:
+    """Ends the command with exit code 1 where any answer differs."""
+    if differing:
         click.echo(
-            f"error: not the tokens of plain decoding at batch {', '.join(differing)}; run `specexport check`",
+            f"error: not the tokens of plain decoding: {', '.join(differing)}; run `specexport check` for where they "
+            "part",
             err=True,
         )
         raise click.exceptions.Exit(1)

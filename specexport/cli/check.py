@@ -7,7 +7,7 @@ import click
 from specexport.cli.progress import progress
 from specruntime.bundle import open_bundle
 from specruntime.check import check_bundle, check_steps
-from specruntime.cli.bundle_options import bundle_argument, engine_options, threads_option
+from specruntime.cli.bundle_options import bundle_argument, engine_options, json_option, threads_option
 from specruntime.cli.check import print_report
 from specruntime.cli.sampling_options import max_new_tokens_option
 
@@ -17,7 +17,7 @@ from specruntime.cli.sampling_options import max_new_tokens_option
 @click.option("--pytorch", is_flag=True, help="Also compare greedy answers with the checkpoint in PyTorch.")
 @max_new_tokens_option(default=None)
 @threads_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 def check_command(
     bundle: Path, pytorch: bool, max_new_tokens: int | None, threads: int | None, as_json: bool
 ) -> None:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from specruntime.cli.bundle_options import bundle_argument
+from specruntime.cli.bundle_options import bundle_argument, json_option
 from specruntime.cli.inspect import inspect_command as inspect_bundle
 from specruntime.cli.inspect import memory_options
 
 
 @click.command("inspect")
 @bundle_argument
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @click.option(
     "--tree",
     type=click.Path(path_type=Path),

@@ -1,11 +1,11 @@
 """`profile`: where a round's time goes."""
 
-import json
 from pathlib import Path
 
 import click
 
-from specruntime.cli.bundle_options import bundle_argument, threads_option
+from specexport.cli.measuring import plot_option, print_measured, require_plot_of
+from specruntime.cli.bundle_options import bundle_argument, json_option, threads_option
 from specruntime.cli.sampling_options import max_new_tokens_option
 
 
@@ -13,10 +13,8 @@ from specruntime.cli.sampling_options import max_new_tokens_option
 @bundle_argument
 @max_new_tokens_option(64)
 @threads_option
-@click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draws rounds and operators."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@plot_option("Draws rounds and operators.")
+@json_option
 def profile_command(
     bundle: Path, max_new_tokens: int, threads: int | None, plot: Path | None, as_json: bool
 ) -> None:
@@ -26,10 +24,7 @@ def profile_command(
     The check prompts are answered greedily for the phases. Operators come from ONNX Runtime's own profile, with about
     200 tokens in the cache; a profiled window is slower than a plain one, which is timed beside it.
     """
-    from specexport.bench.plot import require_plot
-
-    if plot is not None:
-        require_plot(plot)
+    require_plot_of(plot)
     from specexport.cli.progress import progress
     from specexport.profile.plot import draw_profile
     from specexport.profile.report import render_profile
@@ -37,6 +32,6 @@ def profile_command(
 
     with progress() as advance:
         report = profile_bundle(bundle, threads=threads, max_new_tokens=max_new_tokens, advance=advance)
-    click.echo(json.dumps(report.as_dict()) if as_json else render_profile(report))
+    print_measured(report, as_json, render_profile)
     if plot is not None:
         draw_profile(report, plot)

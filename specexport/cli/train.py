@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specexport.cli.measuring import prompts_option
+from specexport.cli.number_list import NumberList
 from specexport.cli.telling import Occasionally, say
 
 if TYPE_CHECKING:
@@ -16,27 +18,10 @@ KINDS = ("medusa", "eagle3", "model")
 _SMALLEST_VOCABULARY = 16
 
 
-def _layers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise click.BadParameter(
-            f"found {text!r}, expected layer numbers with commas, such as 0,1,29"
-        ) from None
-
-
 @click.command("train")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--kind", type=click.Choice(KINDS), required=True, help="What is trained.")
-@click.option(
-    "--prompts",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE.jsonl",
-    help='One {"prompt"} a line; the target answers them. `specexport write-prompts` writes some.',
-)
+@prompts_option('One {"prompt"} a line; the target answers them. `specexport write-prompts` writes some.')
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Where the draft goes."
 )
@@ -65,7 +50,10 @@ def _layers(context: click.Context, option: click.Parameter, text: str | None) -
     help="Ids the draft can say, the most frequent of the answers. Default: 8192, or those of --start.",
 )
 @click.option(
-    "--layers", callback=_layers, metavar="N,N,...", help="Kind model: the target's layers it keeps."
+    "--layers",
+    type=NumberList("layer numbers with commas, such as 0,1,29"),
+    metavar="N,N,...",
+    help="Kind model: the target's layers it keeps.",
 )
 @click.option("--learning-rate", type=click.FloatRange(min=0, min_open=True), help="Default: by kind.")
 @click.option("--tokens-per-step", type=click.IntRange(min=64), default=2048, show_default=True)

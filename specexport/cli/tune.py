@@ -1,25 +1,25 @@
 """`tune`: is speculation worth it here, and with what."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import click
 
+from specexport.cli.measuring import (
+    bundles_argument,
+    plot_option,
+    print_measured,
+    prompts_option,
+    require_plot_of,
+)
 from specexport.cli.progress import progress
-from specruntime.cli.bundle_options import threads_option
-from specruntime.cli.sampling_options import law_options, max_new_tokens_option
-from specruntime.params import SamplingParams
+from specruntime.cli.bundle_options import json_option, threads_option
+from specruntime.cli.sampling_options import law_options, max_new_tokens_option, sampling_params
 
 
 @click.command("tune")
-@click.argument("bundles", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="BUNDLE...")
-@click.option(
-    "--prompts",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE.jsonl",
-    help='Your traffic: one {"id", "prompt", "category"} a line.',
-)
+@bundles_argument
+@prompts_option('Your traffic: one {"id", "prompt", "category"} a line.')
 @max_new_tokens_option()
 @click.option(
     "--tried",
@@ -43,23 +43,19 @@ from specruntime.params import SamplingParams
     metavar="RECIPE",
     help="Puts the best draft, length or tree into this recipe; its other lines stay.",
 )
-@click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draws speed by window width."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@plot_option("Draws speed by window width.")
+@json_option
 def tune_command(
     bundles: tuple[Path, ...],
     prompts: Path,
     max_new_tokens: int,
     tried: int,
     minutes: float,
-    temperature: float,
-    top_p: float,
-    seed: int,
     threads: int | None,
     write: Path | None,
     plot: Path | None,
     as_json: bool,
+    **law: Any,
 ) -> None:
     """Measures on your prompts what each BUNDLE's draft is worth, and picks kind, length or tree.
 
@@ -70,10 +66,7 @@ def tune_command(
     from specexport.bench.prompts import load_prompts
 
     loaded = load_prompts(prompts)
-    if plot is not None:
-        from specexport.bench.plot import require_plot
-
-        require_plot(plot)
+    require_plot_of(plot)
     if write is not None:
         from specexport.tune.recipe_edit import stated_draft
 
@@ -81,11 +74,11 @@ def tune_command(
     from specexport.tune.rendering import render_tuning
     from specexport.tune.run import TunePlan, tune
 
-    params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed)
+    params = sampling_params(max_new_tokens=max_new_tokens, **law)
     plan = TunePlan(bundles, loaded, max_new_tokens, tried, minutes, params, threads)
     with progress() as advance:
         report = tune(plan, advance)
-    click.echo(json.dumps(report.as_dict()) if as_json else render_tuning(report))
+    print_measured(report, as_json, render_tuning)
     if plot is not None:
         from specexport.tune.plot import draw_tuning
 

@@ -1,7 +1,7 @@
 """The whole of `specexport tune`: each bundle probed, predicted and tried on the same prompts; the best one picked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,12 +136,7 @@ def tune(plan: TunePlan, advance: Advance = lambda step: None) -> TuneReport:
 def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Advance) -> Finding:
     draft, target = bundle.manifest.draft, bundle.manifest.target
     prompts = encode_prompts(bundle, plan.prompts, plan.max_new_tokens)
-    params = SamplingParams(
-        temperature=plan.params.temperature,
-        top_p=plan.params.top_p,
-        seed=plan.params.seed,
-        max_tokens=plan.max_new_tokens,
-    )
+    params = replace(plan.params, max_tokens=plan.max_new_tokens)
     widths = sorted({p.width for p in target.profiles if p.rows == p.width and p.computes("top_ids")} | {1})
     chain = not _grows_trees(draft)
     found = probe(bundle, prompts, params, _sizes(draft, widths, chain), advance)

@@ -1,4 +1,4 @@
-"""The argument and the option that every command which opens a bundle takes."""
+"""The argument and the options that commands which open a bundle share."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 threads_option = click.option(
     "--threads", type=click.IntRange(min=1), help="CPU threads per engine; default: what the bundle says."
 )
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
 
 def engine_options(threads: int | None) -> EngineOptions:

@@ -8,7 +8,7 @@ import click
 from specruntime.bundle import open_bundle
 from specruntime.check import check_bundle
 from specruntime.check_report import CheckReport, render_check
-from specruntime.cli.bundle_options import bundle_argument, engine_options, threads_option
+from specruntime.cli.bundle_options import bundle_argument, engine_options, json_option, threads_option
 from specruntime.cli.sampling_options import max_new_tokens_option
 
 
@@ -16,7 +16,7 @@ from specruntime.cli.sampling_options import max_new_tokens_option
 @bundle_argument
 @max_new_tokens_option(default=None)
 @threads_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 def check_command(bundle: Path, max_new_tokens: int | None, threads: int | None, as_json: bool) -> None:
     """Decodes the BUNDLE's check prompts with and without drafts, greedy and sampled, and compares every token."""
     with open_bundle(bundle, options=engine_options(threads)) as opened:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from specruntime.bundle import load_manifest
-from specruntime.cli.bundle_options import bundle_argument
+from specruntime.cli.bundle_options import bundle_argument, json_option
 from specruntime.memory import parse_size, render_memory, summarise_memory
 from specruntime.summary import render_summary, summarise
 
@@ -30,7 +30,7 @@ def memory_options(command: _F) -> _F:
 
 @click.command("inspect")
 @bundle_argument
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @memory_options
 def inspect_command(bundle: Path, as_json: bool, memory: bool = False, budget: str | None = None) -> None:
     """Shows a BUNDLE's models, widths, sizes, step times and parity; checks every file's hash."""
