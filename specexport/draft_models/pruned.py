@@ -4,41 +4,25 @@ Its files hold the layers, the final norm and `draft_ids`, the target ids it can
 rows of those ids are the target's, told by hash. To an export it is a Llama model with the target's vocabulary.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specexport.draft_models.embeddings import embeddings_sha256
-from specexport.draft_models.files import CONFIG_NAME, WEIGHTS_NAME, DraftFiles, read_draft_files
+from specexport.draft_models.files import CONFIG_NAME, DraftFiles, read_draft_files
 from specexport.draft_models.key_sets import fill_module
 from specexport.draft_models.loading import cast_weights
-from specexport.draft_models.saving import STORED
 from specexport.draft_models.targets import DraftTarget
+from specexport.draft_models.writing import LAYER_KEYS, write_draft_files
 from specexport.errors import CheckpointUnsupported
 from specexport.sources.pruned import FORMAT, FORMAT_KEY
 
 IDS_KEY = "draft_ids"
 EMBEDDINGS_KEY, HEAD_KEY = "embeddings_sha256", "head_sha256"
-_CONFIG_KEYS = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "hidden_act",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "rope_parameters",
-    "attention_bias",
-    "mlp_bias",
-    "vocab_size",
-)
+_CONFIG_KEYS = (*LAYER_KEYS, "vocab_size")
 UNSAID = -1e4  # a logit that fp16 holds and no softmax sees
 
 
@@ -90,19 +74,15 @@ def new_pruned(config: LlamaConfig, target: DraftTarget, draft_ids: Tensor) -> P
 def save_pruned(
     model: PrunedForCausalLM, target: DraftTarget, directory: Path, *, extra: dict[str, Any] | None = None
 ) -> None:
-    """Writes `WEIGHTS_NAME` in fp16 and `CONFIG_NAME`; `load_pruned` reads them. `extra` are keys for people."""
-    directory.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.detach().to(STORED).contiguous() for name, tensor in _own(model).items()}
-    weights[IDS_KEY] = model.lm_head.draft_ids.to(torch.int32)
-    save_file(weights, directory / WEIGHTS_NAME, metadata={"format": "pt"})
+    """Writes the files that `load_pruned` reads. `extra` are keys for people."""
+    weights = _own(model) | {IDS_KEY: model.lm_head.draft_ids.to(torch.int32)}
     stated = model.config.to_dict()
     config = {key: stated[key] for key in _CONFIG_KEYS} | {
         FORMAT_KEY: FORMAT,
         EMBEDDINGS_KEY: embeddings_sha256(target.embeddings),
         HEAD_KEY: embeddings_sha256(target.head.weight),
     }
-    text = json.dumps(config | (extra or {}), indent=2, ensure_ascii=False)
-    (directory / CONFIG_NAME).write_text(text + "\n", encoding="utf-8")
+    write_draft_files(directory, weights, config, extra)
 
 
 def load_pruned(directory: Path, target: DraftTarget, name: str) -> PrunedForCausalLM:
