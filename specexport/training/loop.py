@@ -6,7 +6,7 @@ A run is decided by its plan and the stored dialogues, so one that was interrupt
 import json
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -16,7 +16,7 @@ import torch
 from accelerate import Accelerator
 
 from specexport.errors import TrainingRefused
-from specexport.training.batches import load_batch, plan_epoch
+from specexport.training.batches import Batch, load_batch, plan_epoch
 from specexport.training.features import FeatureStore, Span
 from specexport.training.objective import Outcome, Task
 from specexport.training.precision import fast_bfloat16
@@ -92,52 +92,30 @@ def train(
     if not spans:
         raise TrainingRefused("found no dialogue to train on; give more prompts")
     shared = common_prefix(store, spans)
-    accelerator = Accelerator(cpu=True, mixed_precision="bf16" if fast_bfloat16() else "no")
-    optimizer = torch.optim.AdamW(
-        [parameter for parameter in task.parameters() if parameter.requires_grad],
-        lr=plan.learning_rate,
-        betas=(0.9, 0.95),
-        weight_decay=0.01,
-        fused=True,
-    )
-    task, optimizer = accelerator.prepare(task, optimizer)
-    run = _Run(accelerator, directory, plan, len(spans))
-    progress = run.resume()
+    learner = _Learner(task, plan.learning_rate)
+    checkpoint = _Checkpoint(learner.accelerator, directory, plan, len(spans))
+    progress = checkpoint.resume()
     steps = plan.epochs * len(plan_epoch(spans, plan.tokens_per_step, plan.seed, 0))
     before, saved = monotonic() - progress.seconds, monotonic()
     reported = 0.0
-    task.train()
-    while progress.epoch < plan.epochs:
-        batches = plan_epoch(spans, plan.tokens_per_step, plan.seed, progress.epoch)
-        for batch_spans in batches[progress.batch :]:
-            progress.seconds = monotonic() - before
-            done = _share_done(progress, plan, steps)
-            if done >= 1:
-                break
-            task.begin(done)
-            for group in optimizer.param_groups:
-                group["lr"] = plan.learning_rate * _pace(progress.step, done)
-            batch = load_batch(store, batch_spans, learn_from=shared)
-            outcome: Outcome = task(batch)
-            accelerator.backward(outcome.loss)
-            accelerator.clip_grad_norm_(task.parameters(), _LARGEST_GRADIENT)
-            optimizer.step()
-            optimizer.zero_grad()
-            progress.note(outcome, batch.rows)
-            if progress.seconds - reported > REPORT_SECONDS:
-                reported = progress.seconds
-                report(progress, done)
-                progress.forget_hits()
-            if monotonic() - saved > CHECKPOINT_SECONDS:
-                run.save(progress)
-                saved = monotonic()
-        else:
-            progress.epoch, progress.batch = progress.epoch + 1, 0
-            continue
-        break
+    learner.task.train()
+    for batch_spans in _batches(spans, plan, progress):
+        progress.seconds = monotonic() - before
+        done = _share_done(progress, plan, steps)
+        if done >= 1:
+            break
+        batch = load_batch(store, batch_spans, learn_from=shared)
+        progress.note(learner.step(batch, progress.step, done), batch.rows)
+        if progress.seconds - reported > REPORT_SECONDS:
+            reported = progress.seconds
+            report(progress, done)
+            progress.forget_hits()
+        if monotonic() - saved > CHECKPOINT_SECONDS:
+            checkpoint.save(progress)
+            saved = monotonic()
     progress.seconds = monotonic() - before
-    run.save(progress)
-    task.eval()
+    checkpoint.save(progress)
+    learner.task.eval()
     return progress
 
 
@@ -164,6 +142,14 @@ def common_prefix(store: FeatureStore, spans: Sequence[Span]) -> int:
     return max(shared, 1)
 
 
+def _batches(spans: Sequence[Span], plan: Plan, progress: Progress) -> Iterator[list[Span]]:
+    """The batches that are left of the run. `progress` says where they begin, and what epoch the next one is of."""
+    while progress.epoch < plan.epochs:
+        batches = plan_epoch(spans, plan.tokens_per_step, plan.seed, progress.epoch)
+        yield from batches[progress.batch :]
+        progress.epoch, progress.batch = progress.epoch + 1, 0
+
+
 def _share_done(progress: Progress, plan: Plan, steps: int) -> float:
     by_time = progress.seconds / (60 * plan.minutes) if plan.minutes is not None else 0.0
     return max(progress.step / steps, by_time)
@@ -176,8 +162,36 @@ def _pace(step: int, done: float) -> float:
     )
 
 
-class _Run:
-    """A run's checkpoint on disk: replaced whole."""
+class _Learner:
+    """The task and its optimizer, as `accelerator` runs them."""
+
+    def __init__(self, task: Task, learning_rate: float) -> None:
+        self.accelerator = Accelerator(cpu=True, mixed_precision="bf16" if fast_bfloat16() else "no")
+        optimizer = torch.optim.AdamW(
+            [parameter for parameter in task.parameters() if parameter.requires_grad],
+            lr=learning_rate,
+            betas=(0.9, 0.95),
+            weight_decay=0.01,
+            fused=True,
+        )
+        self.task, self._optimizer = self.accelerator.prepare(task, optimizer)
+        self._learning_rate = learning_rate
+
+    def step(self, batch: Batch, number: int, done: float) -> Outcome:
+        """Learns from one batch; `number` steps were before it, and the share `done` of the run."""
+        self.task.begin(done)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._learning_rate * _pace(number, done)
+        outcome: Outcome = self.task(batch)
+        self.accelerator.backward(outcome.loss)
+        self.accelerator.clip_grad_norm_(self.task.parameters(), _LARGEST_GRADIENT)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return outcome
+
+
+class _Checkpoint:
+    """A run on disk: replaced whole."""
 
     def __init__(self, accelerator: Accelerator, directory: Path, plan: Plan, dialogues: int) -> None:
         self._accelerator = accelerator
