@@ -88,6 +88,13 @@ def _judge_tree(
     return Outcome(tuple(path), tokens)
 
 
+def corrects(proposal: Proposal, path: tuple[int, ...]) -> bool:
+    """Whether the target's own token stands where drafts were refused; false where the path ends with a leaf."""
+    if proposal.parents is None:
+        return len(path) < len(proposal.ids)
+    return bool((proposal.parents == (path[-1] if path else 0)).any())
+
+
 def trials(proposal: Proposal, path: tuple[int, ...]) -> Iterator[tuple[int, int | None, bool]]:
     """(depth, rank, accepted) of each node that was judged: a child of row 0 or of an accepted node, in window order.
 

@@ -18,7 +18,7 @@ from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.engine import Context
 from specruntime.errors import CapacityExceeded, EmptyPrompt, EngineFailed, InvalidArgument, WrongState
 from specruntime.guard import Guard, index, token_ids
-from specruntime.judgement import Outcome, judge, trials
+from specruntime.judgement import Outcome, corrects, judge, trials
 from specruntime.manifest import Manifest
 from specruntime.params import shown
 from specruntime.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
@@ -29,13 +29,17 @@ from specruntime.windows import Feeder, Rows
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round committed: `accepted` drafted tokens and one of the target's own."""
+    """What one round committed: `accepted` drafted tokens and one of the target's own.
+
+    `corrected`: that one stands where drafts were refused; else it follows the last of a chain or a leaf of a tree.
+    """
 
     tokens: tuple[int, ...]
     proposed: int
     accepted: int
     width: int  # of the target window the tokens were read from
     logprobs: tuple[TokenLogprobs, ...] | None  # one per token when the answer's params ask for them
+    corrected: bool
 
 
 class Session:
@@ -192,6 +196,7 @@ class Session:
                 len(outcome.path),
                 rows.window.profile.width,
                 logprobs,
+                corrects(proposal, outcome.path),
             )
 
     def rewind(self, length: int) -> None:

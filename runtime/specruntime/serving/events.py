@@ -15,12 +15,10 @@ Author = Literal["accepted", "correction", "bonus", "target"]
 def authors_of(round: Round, delivered: int) -> tuple[Author, ...]:
     """Who wrote each of the first `delivered` tokens of a round.
 
-    `accepted`: drafted and agreed with. The last token of a round is the target's own: a `correction` of a draft, a
-    `bonus` after drafts that were all accepted, or `target` where nothing was drafted.
+    `accepted`: drafted and agreed with. The last token of a round is the target's own: a `correction` of refused
+    drafts, a `bonus` after a chain or a tree's path that was accepted to its end, `target` where nothing was drafted.
     """
-    own: Author = (
-        "target" if not round.proposed else "bonus" if round.accepted == round.proposed else "correction"
-    )
+    own: Author = "target" if not round.proposed else "correction" if round.corrected else "bonus"
     written: list[Author] = ["accepted"] * round.accepted
     return (*written, own)[:delivered]
 
