@@ -149,8 +149,9 @@ class EagleDraft(OwnGraph, Lengths):
                 f"{stated[-1]}: found beside {stated[0]}, expected one of k, tree and dynamic_tree"
             )
         if self.stop_below is not None and self.k is None:
+            beside = stated[0] if stated else "k: null"
             raise ValueError(
-                f"stop_below: found {self.stop_below} beside a tree, allowed with a chain (k); leave out one of them"
+                f"stop_below: found {self.stop_below} beside {beside}, allowed with a chain (k); leave out one of them"
             )
         source = self.source
         if (
