@@ -1,7 +1,8 @@
 """A Triton model over one bundle: Python backend, decoupled, one response a round.
 
 Written by `specexport deploy triton`. Inputs and outputs are named in config.pbtxt beside this directory; requests are
-scheduled over the bundle's slots, and every response is sent from the scheduler's thread.
+scheduled over slots, in batches where the bundle was built with `batch`, and every response is sent from the
+scheduler's thread.
 """
 
 import json
@@ -15,7 +16,7 @@ from specruntime.bundle import open_bundle
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument
 from specruntime.params import SamplingParams
-from specruntime.serving import Delivery, Event, Scheduler, SessionStepper, Work
+from specruntime.serving import Delivery, Event, Scheduler, Work, stepper_for
 
 _OPTIONS = {
     "max_tokens": int, "temperature": float, "top_p": float, "top_k": int, "seed": int, "ignore_eos": bool,
@@ -29,7 +30,7 @@ class TritonPythonModel:
         threads = number.get("threads", 0) or None
         place = Path(args["model_repository"]) / args["model_version"] / "bundle"
         self._bundle = open_bundle(place, options=EngineOptions(threads=threads))
-        stepper = SessionStepper(self._bundle, number["slots"])
+        stepper = stepper_for(self._bundle, number["slots"])
         self._scheduler = Scheduler(stepper, queue_limit=number["queue"])
         self._codec = self._bundle.tokenizer
 

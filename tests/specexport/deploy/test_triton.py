@@ -4,8 +4,8 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,27 +15,27 @@ from google.protobuf import text_format
 from specexport.cli import main
 from specruntime import SamplingParams, complete, open_bundle
 from tests.specexport.deploy import triton_stand_in
+from tests.specexport.deploy.served import alone, launches_of, load
 from tests.specexport.deploy.triton_stand_in import Request
 
 
-def load(name: str, path: Path) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(name, path)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def repository(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("triton") / "repository"
-    done = CliRunner().invoke(main, ["deploy", "triton", str(tiny_bundle), "-o", str(place), "--slots", "2"])
+def deploy(bundle: Path, place: Path) -> Path:
+    done = CliRunner().invoke(main, ["deploy", "triton", str(bundle), "-o", str(place), "--slots", "2"])
     assert done.exit_code == 0, done.output
     return place
 
 
 @pytest.fixture(scope="module")
+def repository(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return deploy(tiny_bundle, tmp_path_factory.mktemp("triton") / "repository")
+
+
+@pytest.fixture(scope="module")
 def config(repository: Path) -> Any:
+    return parsed(repository)
+
+
+def parsed(repository: Path) -> Any:
     """config.pbtxt as Triton's own message; the client's package carries it, its gRPC parts are left alone."""
     package = importlib.util.find_spec("tritonclient")
     assert package is not None and package.submodule_search_locations
@@ -55,6 +55,12 @@ def test_the_configuration_is_one_of_tritons(config: Any) -> None:
 
 @pytest.fixture(scope="module")
 def model(repository: Path, config: Any) -> Iterator[Any]:
+    with served(repository, config) as model:
+        yield model
+
+
+@contextmanager
+def served(repository: Path, config: Any) -> Iterator[Any]:
     sys.modules["triton_python_backend_utils"] = triton_stand_in
     place = repository / "tiny-random"
     made = load("triton_model_of_the_test", place / "1" / "model.py").TritonPythonModel()
@@ -110,6 +116,20 @@ def test_answers_are_those_of_the_library(model: Any, config: Any, tiny_bundle: 
     for request in requests:
         assert collected(request) == (expected.text, list(expected.token_ids), "length")
     assert len(requests[0].sender.responses) > 1 == len(requests[1].sender.responses)
+
+
+def test_a_bundle_with_batch_widths_is_served_in_batches(batched_bundle: Path, tmp_path: Path) -> None:
+    repository = deploy(batched_bundle, tmp_path / "repository")
+    config = parsed(repository)
+    prompts = ([97, 98, 99, 97, 98, 99], [100, 101, 100, 101])
+    with served(repository, config) as model:
+        launches = launches_of(model._scheduler)
+        asked = [ask(model, config, prompt_ids=ids, max_tokens=60, ignore_eos=True) for ids in prompts]
+        answers = [collected(request)[1] for request in asked]
+        together = launches_of(model._scheduler) - launches
+    single = [alone(batched_bundle, ids, 60) for ids in prompts]
+    assert answers == [tokens for tokens, _ in single]
+    assert together < 0.8 * sum(calls for _, calls in single), "launches are shared"
 
 
 def test_what_cannot_be_answered_is_an_error_of_its_request(model: Any, config: Any) -> None:
