@@ -14,7 +14,7 @@ from specexport.errors import RecipeError
 from specexport.recipe import Recipe
 from specexport.recipe_errors import explain
 from specexport.sources.cache import cache_directory, text_sha256
-from specruntime.closed_schema import nearest
+from specruntime.closed_schema import one_of
 from specruntime.errors import InvalidArgument
 
 DEFAULT_CAPACITY = 2048
@@ -57,7 +57,7 @@ def recipe_for(
 ) -> Recipe:
     """The recipe of these options; raises as `build_for_llm`."""
     if dtype is not None and dtype not in _PRECISIONS:
-        raise InvalidArgument(f"dtype is {dtype!r}; {nearest(str(dtype), list(_PRECISIONS))}")
+        raise InvalidArgument(f"dtype is {dtype!r}, {one_of(str(dtype), _PRECISIONS)}")
     capacity = DEFAULT_CAPACITY if max_model_len is None else max_model_len
     document = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name).lstrip("._-") or "model",
@@ -90,13 +90,13 @@ def _draft(config: Mapping[str, Any] | None) -> dict[str, Any]:
         return {"kind": "none"}
     for key in config:
         if key not in _KEYS:
-            raise InvalidArgument(f"speculative_config has the key {key!r}; {nearest(str(key), list(_KEYS))}")
+            raise InvalidArgument(f"speculative_config has the key {key!r}, {one_of(str(key), _KEYS)}")
     method = config.get("method") or ("draft_model" if "model" in config else "ngram")
     if config.get("model") in ("ngram", "[ngram]"):
         method = "ngram"
     if method not in _METHODS:
         raise InvalidArgument(
-            f"speculative_config has the method {method!r}; {nearest(str(method), list(_METHODS))}"
+            f"speculative_config has the method {method!r}, {one_of(str(method), _METHODS)}"
         )
     draft: dict[str, Any] = {"kind": _METHODS[method]}
     if (k := config.get("num_speculative_tokens")) is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from specexport.errors import RecipeError
-from specexport.recipe_errors import nearest
+from specruntime.closed_schema import nearest
 
 _MOST_BYTES = 1 << 20
 _DEEPEST = 32

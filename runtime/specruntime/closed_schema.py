@@ -1,59 +1,79 @@
-"""Turns pydantic's findings about a closed model into one line: the key, what was found, what is allowed.
+"""Turns pydantic's findings about closed models into lines: the key path, what was found, what is allowed.
 
-Knows the rules of models that forbid unknown keys, and nothing of what the models are about.
+Knows the rules of models that forbid unknown keys, and nothing of what the models are about. What comes out is one
+printable line of bounded length, whatever was in the document.
 """
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+Models = tuple[type[BaseModel], ...]
 Location = tuple[int | str, ...]
+Finding = Mapping[str, Any]  # what `ValidationError.errors` lists
+
+_KEY = re.compile(r"[a-z_0-9.]+: ")
+_LONGEST_PATH = 200
+# Findings that say more than what a value should have been.
+_TOLD_APART = ("extra_forbidden", "missing", "union_tag_invalid", "union_tag_not_found", "value_error")
 
 
-def describe_problem(error: ValidationError, model: type[BaseModel]) -> str:
-    """One line for the problem worth mending first: an unknown key before all others, since it explains them."""
-    found = error.errors(include_url=False, include_context=False)
-    detail = next((d for d in found if d["type"] == "extra_forbidden"), found[0])
-    where = ".".join(str(part) for part in detail["loc"]) or "the whole file"
-    where = where if where.isprintable() and len(where) <= 200 else shorten(where, 200)
-    if detail["type"] == "extra_forbidden":
-        return f"unknown key {where!r}; {nearest(str(detail['loc'][-1]), allowed_keys(model, detail['loc']))}"
-    if detail["type"] == "missing":
-        return f"key {where!r} is missing"
-    return f"{where}: found {shorten(detail['input'])}, expected otherwise: {detail['msg']}"
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the closest allowed name, or nothing."""
+    close = get_close_matches(name, [str(item) for item in allowed], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def nearest(found: str, allowed: list[str]) -> str:
-    """`did you mean 'x'? allowed: ...` for a word that is not in the list."""
-    close = get_close_matches(found, allowed, n=1, cutoff=0.6)
-    guess = f"did you mean {close[0]!r}? " if close else ""
-    return f"{guess}allowed: {', '.join(sorted(allowed))}"
+def one_of(name: str, allowed: Iterable[str]) -> str:
+    """`allowed: x, y; did you mean 'x'?` for a word that is not among them."""
+    names = list(allowed)
+    return f"allowed: {', '.join(names)}{nearest(name, names)}"
 
 
-def allowed_keys(model: type[BaseModel], location: Location) -> list[str]:
-    """The keys of the model that holds the last part of `location`, a path as pydantic reports it."""
-    candidates = [model]
-    for part in location[:-1]:
-        annotations = [c.model_fields[part].annotation for c in candidates if part in c.model_fields]
-        if annotations:
-            candidates = [m for annotation in annotations for m in _models_in(annotation)]
-        else:  # an index, a mapping's key, or the tag of a union's member
-            candidates = [c for c in candidates if part in _tags(c)] or candidates
-    return sorted({key for candidate in candidates for key in candidate.model_fields})
+def describe_problem(error: ValidationError, root: type[BaseModel]) -> str:
+    """The problem worth mending first: an unknown key before all others, since it explains them.
+
+    Where a value may be of several kinds, what is expected of each.
+    """
+    first = worst(error)
+    line, place = describe(first, root), _walk(first["loc"], root)[0]
+    if first["type"] in _TOLD_APART:
+        return line
+    beside = [item for item in error.errors(include_url=False) if _walk(item["loc"], root)[0] == place]
+    _, *others = dict.fromkeys(_expectation(item) for item in beside if item["type"] not in _TOLD_APART)
+    return " or ".join([line, *(text.removeprefix("expected ") for text in others)])
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models_in(inner)
+def worst(error: ValidationError) -> Finding:
+    """An unknown key, else what comes first."""
+    found = error.errors(include_url=False)
+    return next((detail for detail in found if detail["type"] == "extra_forbidden"), found[0])
 
 
-def _tags(model: type[BaseModel]) -> set[object]:
-    literals = [f.annotation for f in model.model_fields.values() if get_origin(f.annotation) is Literal]
-    return {value for literal in literals for value in get_args(literal)}
+def describe(item: Finding, root: type[BaseModel]) -> str:
+    """One finding of a validation of `root`."""
+    kind, location, context = item["type"], item["loc"], item.get("ctx", {})
+    path, below = _walk(location, root)
+    above, beside = _walk(location[:-1], root)
+    if kind == "extra_forbidden":
+        name = str(location[-1])
+        return f"{_shown(_dotted(above, name))}: unknown key, {one_of(name, _keys(beside))}"
+    if kind == "missing":
+        return f"{_shown(path)}: missing, and required; the keys here are {', '.join(_keys(beside))}"
+    if kind == "union_tag_invalid":
+        tag = str(context["tag"])
+        return f"{_shown(_dotted(path, 'kind'))}: found {shorten(tag)}, {one_of(tag, _all_tags(below))}"
+    if kind == "union_tag_not_found":
+        tags = ", ".join(_all_tags(below))
+        return f"{_shown(_dotted(path, 'kind'))}: missing, and required; allowed: {tags}"
+    if kind == "value_error":
+        message = str(context["error"])
+        return _dotted(path, message) if _KEY.match(message) else f"{_shown(path)}: {message}"
+    return f"{_shown(path)}: found {_as_json(item['input'])}, {_expectation(item)}"
 
 
 def shorten(found: object, limit: int = 60) -> str:
@@ -63,3 +83,101 @@ def shorten(found: object, limit: int = 60) -> str:
     except RecursionError:
         text = f"a deeply nested {type(found).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _as_json(found: object, limit: int = 60) -> str:
+    """`found` as documents write it, cut to `limit` characters."""
+    try:
+        text = json.dumps(found, default=str, ensure_ascii=False)
+    except (RecursionError, TypeError, ValueError):
+        return shorten(found, limit)
+    if not text.isprintable():
+        text = json.dumps(found, default=str)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _shown(path: str) -> str:
+    if not path:
+        return "the whole document"
+    return path if path.isprintable() and len(path) <= _LONGEST_PATH else shorten(path, _LONGEST_PATH)
+
+
+def _dotted(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _expectation(item: Finding) -> str:
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "literal_error":
+        return one_of(str(item["input"]), _literals(str(context["expected"])))
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return "expected keys with values"
+    if kind == "too_short":
+        return f"expected at least {context['min_length']} of them"
+    if kind == "too_long":
+        return f"expected at most {context['max_length']} of them"
+    if kind == "tuple_type":
+        return "expected a list"
+    if kind == "string_pattern_mismatch":
+        return f"expected text that matches {context['pattern']}"
+    return f"expected {item['msg'].removeprefix('Input should be ').removeprefix('String should have ')}"
+
+
+def _literals(expected: str) -> list[str]:
+    return [part.strip("'") for part in re.split(r", | or ", expected)]
+
+
+def _walk(location: Location, root: type[BaseModel]) -> tuple[str, Models]:
+    """The key path of an error's location, and the models whose keys may stand below it.
+
+    pydantic puts the tag of a union's member into the location; the author of a document never wrote it, so it is left
+    out. A key of a mapping is not.
+    """
+    path = ""
+    below: Models = (root,)
+    keyed = False
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+            continue
+        fields = [model.model_fields[part] for model in below if part in model.model_fields]
+        if keyed:
+            path, keyed = _dotted(path, part), False
+        elif fields:
+            path = _dotted(path, part)
+            keyed = any(_is_mapping(field.annotation) for field in fields)
+            below = tuple(member for field in fields for member in _members(field.annotation))
+        else:
+            below = tuple(model for model in below if part in _tags(model)) or below
+    return path, below
+
+
+def _is_mapping(annotation: Any) -> bool:
+    origin = get_origin(annotation) or annotation
+    return (isinstance(origin, type) and issubclass(origin, Mapping)) or any(
+        _is_mapping(argument) for argument in get_args(annotation) if get_origin(argument) is not None
+    )
+
+
+def _members(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        return
+    for argument in get_args(annotation):
+        yield from _members(argument)
+
+
+def _all_tags(models: Models) -> list[str]:
+    return [tag for model in models for tag in _tags(model)]
+
+
+def _tags(model: type[BaseModel]) -> tuple[str, ...]:
+    """What pydantic writes into a location for this member of a union: one of its kinds, or the class name."""
+    kind = model.model_fields.get("kind")
+    return tuple(map(str, get_args(kind.annotation))) if kind else (model.__name__,)
+
+
+def _keys(models: Models) -> list[str]:
+    """The keys of `models` in the order they are written; a kind that inherits keys still begins with `kind`."""
+    keys = dict.fromkeys(key for model in models for key in model.model_fields)
+    return sorted(keys, key=lambda key: key != "kind")

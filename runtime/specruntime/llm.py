@@ -14,7 +14,7 @@ import numpy as np
 
 from specruntime.builders import build_bundle
 from specruntime.bundle import LoadedBundle, open_bundle
-from specruntime.closed_schema import nearest
+from specruntime.closed_schema import one_of
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument
 from specruntime.generation import Delta
@@ -59,7 +59,7 @@ class _Served:
         `BackendMissing` where nothing can build, and what `open_bundle` raises.
         """
         for name in unknown:
-            raise InvalidArgument(f"{name} is no option of LLM; {nearest(name, list(_OPTIONS))}")
+            raise InvalidArgument(f"{name} is no option of LLM, {one_of(name, _OPTIONS)}")
         path = _bundle_path(model, speculative_config, dtype, max_model_len)
         self._bundle = open_bundle(path, options=EngineOptions(threads, provider), verify=verify)
         try:
@@ -233,9 +233,7 @@ def _prompt_ids(prompt: Prompt, codec: TextCodec | None) -> tuple[str | None, Se
     if isinstance(prompt, Mapping):
         for name in prompt:
             if name not in _PROMPT_KEYS:
-                raise InvalidArgument(
-                    f"a prompt has the key {name!r}; {nearest(str(name), list(_PROMPT_KEYS))}"
-                )
+                raise InvalidArgument(f"a prompt has the key {name!r}, {one_of(str(name), _PROMPT_KEYS)}")
         if len(prompt) != 1:
             raise InvalidArgument(
                 f"a prompt has the keys {sorted(prompt)}, expected one of {', '.join(_PROMPT_KEYS)}"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from specexport.errors import CheckpointUnsupported
-from specexport.recipe_errors import nearest
+from specruntime.closed_schema import nearest
 
 
 def fill_module(

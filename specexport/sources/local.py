@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from specexport.errors import SourceError
-from specexport.recipe_errors import nearest
 from specexport.sources.address import LocalDirectory, LocalGguf
 from specexport.sources.cache import file_sha256, text_sha256
 from specexport.sources.located import Located
+from specruntime.closed_schema import nearest
 
 _GGUF_MAGIC = b"GGUF"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt")

@@ -8,9 +8,9 @@ from optimum.exporters.tasks import TasksManager
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 
 from specexport.errors import CheckpointUnsupported, SourceError
-from specexport.recipe_errors import nearest
 from specexport.recipe_sources import Noise, RandomModel
 from specexport.sources.byte_tokenizer import END_TOKEN_ID, TOKENIZER_SIZE
+from specruntime.closed_schema import nearest
 
 _DEFAULT_SIZES = {"vocab_size": 272, "max_position_embeddings": 512}
 # Transformers' defaults name special tokens of vocabularies that a random model does not have.

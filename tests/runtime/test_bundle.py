@@ -116,10 +116,13 @@ def _rename(holder: Document, old: str, new: str) -> None:
 
 
 MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
-    "unknown key": (lambda d: _rename(d, "producer", "producr"), ["'producr'", "did you mean 'producer'?"]),
+    "unknown key": (
+        lambda d: _rename(d, "producer", "producr"),
+        ["producr: unknown key", "did you mean 'producer'?"],
+    ),
     "unknown nested key": (
         lambda d: _rename(d["target"]["inputs"][0], "shape", "shap"),
-        ["'target.inputs.0.shap'", "did you mean 'shape'?", "allowed: dtype, name, shape"],
+        ["target.inputs[0].shap: unknown key", "did you mean 'shape'?", "allowed: name, dtype, shape"],
     ),
     "unknown key in a union": (
         lambda d: _rename(d["draft"]["graph"], "capacity", "capcity"),
@@ -127,26 +130,29 @@ MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     ),
     "unknown key of a file": (
         lambda d: _rename(d["files"]["draft.onnx"], "bytes", "byte"),
-        ["did you mean 'bytes'?", "allowed: bytes, sha256"],
+        ["did you mean 'bytes'?", "allowed: sha256, bytes"],
     ),
-    "missing key": (lambda d: d.pop("precision"), ["'precision' is missing"]),
-    "number as text": (lambda d: d["target"].update(capacity="64"), ["target.capacity", "'64'", "integer"]),
+    "missing key": (lambda d: d.pop("precision"), ["precision: missing, and required"]),
+    "number as text": (lambda d: d["target"].update(capacity="64"), ["target.capacity", '"64"', "integer"]),
     "negative number": (
         lambda d: d["target"].update(capacity=-1),
         ["target.capacity", "-1", "greater than or equal to 1"],
     ),
     "unknown dtype": (
         lambda d: d["target"]["inputs"][0].update(dtype="int3"),
-        ["target.inputs.0.dtype", "int3", "int32"],
+        ["target.inputs[0].dtype", "int3", "int32"],
     ),
-    "unknown draft kind": (lambda d: d["draft"].update(kind="oracle"), ["draft", "oracle", "ngram"]),
+    "unknown draft kind": (
+        lambda d: d["draft"].update(kind="oracle"),
+        ["draft.kind: found 'oracle', allowed: none, ngram"],
+    ),
     "capacity beyond any machine": (
         lambda d: d["target"].update(capacity=10**18),
         ["target.capacity", "less than or equal to 2147483647"],
     ),
     "dimension beyond any machine": (
         lambda d: d["target"]["inputs"][0].update(shape=["B", 10**30]),
-        ["target.inputs.0.shape.1", "1000000000000000000000000000000"],
+        ["target.inputs[0].shape[1]", "1000000000000000000000000000000"],
     ),
     "threads beyond any machine": (
         lambda d: d["target"]["engine"].update(threads=1025),
@@ -154,18 +160,18 @@ MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     ),
     "token beyond any vocabulary": (
         lambda d: d["check"]["prompts"][0].update(ids=[10**30]),
-        ["check.prompts.0.ids.0", "less than or equal to"],
+        ["check.prompts[0].ids[0]", "less than or equal to"],
     ),
-    "no profiles": (lambda d: d["target"].update(profiles=[]), ["target.profiles", "at least 1 item"]),
+    "no profiles": (lambda d: d["target"].update(profiles=[]), ["target.profiles", "at least 1 of them"]),
     "more profiles than any graph": (
         lambda d: d["target"]["profiles"].extend(
             {"name": f"z{index}", "width": 8, "rows": 8} for index in range(126)
         ),
-        ["target.profiles", "at most 128 items"],
+        ["target.profiles", "at most 128 of them"],
     ),
     "version that is none": (
         lambda d: d["target"]["engine"].update(minimum_version="é\0"),
-        ["minimum_version", "should match pattern"],
+        ["minimum_version", "expected text that matches"],
     ),
     "key of several lines": (
         lambda d: d["files"].update({"a\nb": {"sha256": "abc", "bytes": 1}}),
@@ -173,7 +179,7 @@ MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     ),
     "more files than any bundle": (
         lambda d: d["files"].update({f"f{n}": {"sha256": "0" * 64, "bytes": 1} for n in range(5000)}),
-        ["files: found", "at most 4096 items"],
+        ["files: found", "at most 4096 of them"],
     ),
     "name longer than any file system takes": (
         lambda d: d["files"].update({"x" * 5000: {"sha256": "0" * 64, "bytes": 1}}),
@@ -181,7 +187,7 @@ MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     ),
     "hash that is none": (
         lambda d: d["files"]["draft.onnx"].update(sha256="abc"),
-        ["files.draft.onnx.sha256", "'abc'"],
+        ["files.draft.onnx.sha256", '"abc"'],
     ),
 }
 

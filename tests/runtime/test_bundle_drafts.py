@@ -132,11 +132,14 @@ def test_a_draft_that_contradicts_its_target_is_refused(tmp_path: Path, name: st
 MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "no nodes": (
         lambda d: d["draft"]["tree"].update(parents=[], ranks=[]),
-        ["draft.eagle3.tree.parents", "at least 1"],
+        ["draft.tree.parents", "at least 1"],
     ),
     "a certain stop": (lambda d: d["draft"].update(stop_below=1.0), ["stop_below", "less than 1"]),
     "a stop that is no number": (lambda d: d["draft"].update(stop_below=float("nan")), ["stop_below"]),
-    "an unknown key of a tree": (lambda d: d["draft"]["tree"].update(depth=2), ["'draft.eagle3.tree.depth'"]),
+    "an unknown key of a tree": (
+        lambda d: d["draft"]["tree"].update(depth=2),
+        ["draft.tree.depth: unknown key"],
+    ),
     "a profile of no outputs": (
         lambda d: profile_of(d, "step").update(outputs=[]),
         ["outputs", "at least 1"],

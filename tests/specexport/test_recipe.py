@@ -93,7 +93,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("draft.max_m", 3, "draft.max_m: unknown key, allowed: kind, k, max_n, min_n", "did you mean 'max_n'?"),
     ("draft.kind", "ngrm", "draft.kind: found 'ngrm', allowed: none, ngram, model", "did you mean 'ngram'?"),
     ("draft", {"k": 4}, "draft.kind: missing, and required; allowed: none, ngram, model"),
-    ("draft", "ngram", 'draft: found "ngram", expected `key: value` lines'),
+    ("draft", "ngram", 'draft: found "ngram", expected keys with values'),
     ("draft", {"kind": "model", "k": 4}, "draft.source: missing, and required"),
     ("draft.k", 0, "draft.k: found 0, expected greater than or equal to 1"),
     ("draft.k", 65, "draft.k: found 65, expected less than or equal to 64"),

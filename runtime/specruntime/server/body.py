@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from specruntime.closed_schema import describe_problem
+from specruntime.closed_schema import describe_problem, worst
 from specruntime.server.problems import Problem
 
 M = TypeVar("M", bound=BaseModel)
@@ -63,7 +63,5 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _misfit(error: ValidationError, model: type[BaseModel]) -> Problem:
-    details = error.errors(include_url=False, include_context=False)
-    first = next((detail for detail in details if detail["type"] == "extra_forbidden"), details[0])
-    parameter = ".".join(str(part) for part in first["loc"])[:200] or None
+    parameter = ".".join(str(part) for part in worst(error)["loc"])[:200] or None
     return Problem(422, describe_problem(error, model), code="invalid_type", parameter=parameter)
