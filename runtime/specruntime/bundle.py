@@ -24,7 +24,7 @@ from specruntime.drafts import Draft, new_draft
 from specruntime.drafts.adaptive_setup import adaptive_draft
 from specruntime.engine import Context, Engine
 from specruntime.engines import EngineOptions, open_engine
-from specruntime.errors import BundleInvalid, BundleTooNew, InvalidArgument, WrongState
+from specruntime.errors import BundleInvalid, BundleTooNew, InvalidArgument, WrongState, memory_told
 from specruntime.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
@@ -53,12 +53,14 @@ def load_manifest(path: str | Path, verify: bool = True) -> Manifest:
     return manifest
 
 
+@memory_told("open the bundle")
 def open_bundle(
     path: str | Path, *, options: EngineOptions | None = None, verify: bool = True
 ) -> "LoadedBundle":
     """Loads the bundle's engines; `options` override what the manifest says of threads and provider.
 
-    Raises what `load_manifest` raises, `BackendMissing` or `BackendIncompatible` when an engine cannot be loaded here.
+    Raises what `load_manifest` raises, `BackendMissing` or `BackendIncompatible` when an engine cannot be loaded here,
+    `OutOfMemory` when it does not fit.
     """
     manifest = load_manifest(path, verify)
     root = Path(path).resolve()
@@ -100,6 +102,7 @@ class LoadedBundle:
         spec = self.manifest.tokenizer
         return None if spec is None else TextCodec.open(self.root, spec)
 
+    @memory_told("open a session")
     def new_session(
         self,
         speculate: bool = True,
@@ -129,6 +132,7 @@ class LoadedBundle:
         self._sessions.add(session)
         return session
 
+    @memory_told("open a batch")
     def new_batch(
         self,
         count: int,

@@ -58,7 +58,7 @@ def read_regular(root: Path, name: str, limit: int) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise BundleInvalid(f"{name} cannot be read: it is not a regular file; {REBUILD}")
         with path.open("rb") as file:
-            content = file.read(limit + 1)
+            content = file.read(min(limit, status.st_size) + 1)
     except FileNotFoundError:
         raise
     except OSError as error:

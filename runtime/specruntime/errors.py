@@ -21,6 +21,8 @@
 The numbers are part of the C ABI: they are never reused or renumbered.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import ClassVar
 
@@ -116,3 +118,16 @@ class EngineFailed(SpecError):
 
 class OutOfMemory(SpecError, MemoryError):
     status = Status.OUT_OF_MEMORY
+
+
+@contextmanager
+def memory_told(purpose: str) -> Iterator[None]:
+    """Python's own `MemoryError`, which names nothing, as `OutOfMemory`."""
+    try:
+        yield
+    except SpecError:
+        raise
+    except MemoryError as error:
+        raise OutOfMemory(
+            f"no memory to {purpose}: close other programs, or raise the limit of this one"
+        ) from error

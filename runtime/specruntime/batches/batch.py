@@ -40,12 +40,16 @@ class Batch:
         self._lanes: list[list[Lane]] = []
         self._interrupted = False
         drafts: Sequence[Lane | None] = draft.lanes if draft is not None else [None] * len(target.lanes)
-        for lane, drafting in zip(target.lanes, drafts, strict=True):
-            thread = TurnThread(f"specruntime-lane-{lane.row}")
-            lanes = [lane] if drafting is None else [lane, drafting]
-            self._threads.append(thread)
-            self._lanes.append(lanes)
-            self.sessions.append(new_session(lane, drafting, _own_clock(thread, lanes)))
+        try:
+            for lane, drafting in zip(target.lanes, drafts, strict=True):
+                thread = TurnThread(f"specruntime-lane-{lane.row}")
+                lanes = [lane] if drafting is None else [lane, drafting]
+                self._threads.append(thread)
+                self._lanes.append(lanes)
+                self.sessions.append(new_session(lane, drafting, _own_clock(thread, lanes)))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def launches(self) -> int:

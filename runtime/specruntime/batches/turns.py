@@ -8,6 +8,8 @@ from collections.abc import Callable
 from threading import Lock, Thread
 from time import perf_counter
 
+from specruntime.errors import OutOfMemory
+
 
 class TurnThread:
     """Carries out one call after the other, each in as many pieces as it suspends itself plus one."""
@@ -21,7 +23,12 @@ class TurnThread:
         self._go.acquire()
         self._back.acquire()
         self._thread = Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise OutOfMemory(
+                f"no memory for the thread {name}: fill fewer slots, or raise the limits of this process"
+            ) from error
 
     def begin(self, call: Callable[[], None]) -> None:
         """What the next `resume` starts; the call before must have ended."""

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from specruntime.bundle import open_bundle
-from specruntime.cli.bundle_options import bundle_argument, engine_options, threads_option
+from specruntime.cli.bundle_options import bundle_argument, threads_option
+from specruntime.engines import EngineOptions
 from specruntime.errors import BackendMissing
 
 _POSITIVE = click.IntRange(min=1)
@@ -58,6 +59,11 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     "--drain-timeout", type=_SECONDS, default=60.0, show_default=True,
     help="Seconds that answers in progress have after SIGTERM.",
 )  # fmt: skip
+@click.option(
+    "--copy-weights",
+    is_flag=True,
+    help="Read weights into memory instead of mapping their files, which may be written over then.",
+)
 @threads_option
 def serve_command(
     bundle: Path,
@@ -73,6 +79,7 @@ def serve_command(
     max_body_kb: int,
     timeout: float,
     drain_timeout: float,
+    copy_weights: bool,
     threads: int | None,
 ) -> None:
     """Serves the BUNDLE over HTTP: /v1/chat/completions, /v1/completions, /v1/models, and a page to try it at /.
@@ -87,7 +94,8 @@ def serve_command(
             f"the server needs {error.name}, which is not installed: pip install 'specruntime[server]'"
         ) from error
     keys = () if api_key_file is None else read_api_keys(api_key_file)
-    with open_bundle(bundle, options=engine_options(threads)) as opened:
+    options = EngineOptions(threads=threads, copy_weights=copy_weights)
+    with open_bundle(bundle, options=options) as opened:
         settings = Settings(
             model_name=model_name or opened.manifest.name,
             api_keys=keys,

@@ -17,13 +17,15 @@ class EngineOptions:
     `threads` is the number of CPU threads per engine, `provider` ONNX Runtime's execution provider ("cpu", "cuda" or
     "tensorrt"), `profile_to` a file prefix that ONNX Runtime writes its operator profile to. Raises `InvalidArgument`
     for threads outside 1 to 1024. Threads that keep `spinning` for the next run take the cores of another engine that
-    works now: off where target and draft run in turns.
+    works now: off where target and draft run in turns. `copy_weights` lets ONNX Runtime read weights into memory of
+    its own instead of mapping their files: more memory, and files that are written over change nothing.
     """
 
     threads: int | None = None
     provider: str | None = None
     profile_to: Path | None = None
     spinning: bool = True
+    copy_weights: bool = False
 
     def __post_init__(self) -> None:
         if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:

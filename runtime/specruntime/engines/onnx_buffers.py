@@ -17,6 +17,7 @@ _NUMPY_TYPES: dict[str, type[np.generic]] = {
     "int32": np.int32,
     "bool": np.bool_,
 }
+_SHORTAGES = ("bad_alloc", "Failed to allocate memory", "Cannot allocate memory")
 
 
 class Binding:
@@ -37,10 +38,15 @@ class Binding:
             self._binding.bind_output(key, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
     def run(self) -> None:
-        """Raises `EngineFailed`."""
+        """Raises `EngineFailed`, or `OutOfMemory` where the library found no memory for what it computes."""
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
+            if is_shortage(error):
+                raise OutOfMemory(
+                    f"onnxruntime found no memory to run {self._name}: close other sessions, or raise the limit of "
+                    "this process"
+                ) from error
             raise EngineFailed(
                 f"onnxruntime failed while running {self._name}: {first_line(error)}"
             ) from error
@@ -93,7 +99,7 @@ class BoundProfile:
         self._binding = self.buffers.bind(cache, spec.batch)
 
     def run(self) -> None:
-        """Raises `EngineFailed`."""
+        """Raises as `Binding.run`."""
         self._binding.run()
 
 
@@ -144,6 +150,12 @@ def _describe_shortage(tensor: TensorSpec, spec: GraphSpec, profile: Profile | N
         f"no memory for {tensor.name} of {spec.file} at {profile.name}, shape "
         f"{list(shape_of(tensor, spec, profile))}: narrow the recipe's widths or close other sessions"
     )
+
+
+def is_shortage(error: Exception) -> bool:
+    """Whether the library failed for want of memory; it says so in words alone."""
+    words = str(error)
+    return isinstance(error, MemoryError) or any(each in words for each in _SHORTAGES)
 
 
 def first_line(error: Exception) -> str:

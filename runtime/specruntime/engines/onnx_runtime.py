@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from specruntime.engine import Window
 from specruntime.engines import EngineOptions
 from specruntime.engines.onnx_batch import OrtBatch
-from specruntime.engines.onnx_buffers import BoundProfile, allocate_slabs, first_line, move_rows
+from specruntime.engines.onnx_buffers import BoundProfile, allocate_slabs, first_line, is_shortage, move_rows
 from specruntime.engines.onnx_signature import check_signature
 from specruntime.engines.tensor_layout import no_logits
 from specruntime.engines.weight_pages import release_mapped_pages
@@ -23,6 +23,7 @@ from specruntime.errors import (
     BackendIncompatible,
     BackendMissing,
     InvalidArgument,
+    OutOfMemory,
     WrongState,
 )
 from specruntime.manifest import GraphSpec, OnnxRuntimeEngine
@@ -52,13 +53,7 @@ class OrtEngine:
             if file != spec.file:
                 # Packed copies of weights would be private to the session; unpacked they are the mapped file's pages.
                 settings.add_session_config_entry("session.disable_prepacking", "1")
-            try:
-                self._sessions[file] = ort.InferenceSession(root / file, settings, providers=providers)
-            except Exception as error:
-                raise BackendIncompatible(
-                    f"onnxruntime {ort.__version__} cannot load {file}: {first_line(error)}; build the bundle again "
-                    "with the onnxruntime of this host, or install the version named in build.json"
-                ) from error
+            self._sessions[file] = _load(ort, root / file, file, settings, providers, options.copy_weights)
             check_signature(self._sessions[file], spec, file)
         release_mapped_pages((root / spec.file).parent)
 
@@ -136,6 +131,28 @@ def _import_onnxruntime() -> Any:
             f"onnxruntime is not installed ({error}): pip install 'specruntime[ort]' (or [ort-gpu])"
         ) from error
     return onnxruntime
+
+
+def _load(ort: Any, path: Path, file: str, settings: Any, providers: list[str], copied: bool) -> Any:
+    """The library's session of a graph file. Its weights are mapped, or with `copied` in memory of its own."""
+    try:
+        if copied:
+            beside = [each for each in sorted(path.parent.iterdir()) if each.suffix != ".onnx"]
+            contents = [np.memmap(each, np.uint8, "r") for each in beside]
+            settings.add_external_initializers_from_files_in_memory(
+                [each.name for each in beside], contents, [content.nbytes for content in contents]
+            )
+        # Without the fallback a failed load is not tried again, nor told on standard output.
+        return ort.InferenceSession(path, settings, providers=providers, enable_fallback=0)
+    except Exception as error:
+        if is_shortage(error):
+            raise OutOfMemory(
+                f"onnxruntime found no memory to load {file}: close other programs, or raise the limit of this one"
+            ) from error
+        raise BackendIncompatible(
+            f"onnxruntime {ort.__version__} cannot load {file}: {first_line(error)}; build the bundle again "
+            "with the onnxruntime of this host, or install the version named in build.json"
+        ) from error
 
 
 def _require_version(found: str, needed: str, file: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument, OutOfMemory
+from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument
 from specruntime.server.json_response import json_response
 from specruntime.serving.errors import Cancelled, DeadlinePassed, Draining, QueueFull
 
@@ -54,8 +54,10 @@ def problem_of(error: Exception) -> Problem:
         return Problem(429, text, "rate_limit_error", "queue_full", retry_after=1)
     if isinstance(error, Draining):
         return Problem(503, text, "server_error", "draining", retry_after=5)
-    if isinstance(error, OutOfMemory):
-        return Problem(503, text, "server_error", "out_of_memory", retry_after=5)
+    if isinstance(error, MemoryError):
+        return Problem(
+            503, "no memory for this request: try again later", "server_error", "out_of_memory", retry_after=5
+        )
     if isinstance(error, DeadlinePassed):
         return Problem(504, text, "server_error", "timeout")
     if isinstance(error, Cancelled):

@@ -15,7 +15,7 @@ import uvicorn
 from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.server.app import create_app
 from specruntime.server.settings import Settings
-from specruntime.serving import Scheduler, SessionStepper
+from specruntime.serving import Scheduler, stepper_for
 from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
 from tests.runtime.scripted_engine import Language
 
@@ -51,7 +51,7 @@ def running(
 ) -> Iterator[Running]:
     """Serves the bundle from a thread of this process."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    with Scheduler(SessionStepper(bundle, slots), queue_limit=queue_limit) as scheduler:
+    with Scheduler(stepper_for(bundle, slots), queue_limit=queue_limit) as scheduler:
         app = create_app(scheduler, bundle.tokenizer, bundle.manifest.target.capacity, settings)
         server = uvicorn.Server(
             uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
@@ -89,8 +89,10 @@ def serve() -> Iterator[Serve]:
     """Starts scripted servers: `serve(slots=1, queue_limit=0, max_body_bytes=100, ...)`."""
     open_ones = []
 
-    def start(*, slots: int = 1, queue_limit: int = 16, capacity: int = 64, **limits: object) -> Running:
-        bundle, engine = scripted_bundle(language=Language(habit=3.0), capacity=capacity)
+    def start(
+        *, slots: int = 1, queue_limit: int = 16, capacity: int = 64, batch: int = 1, **limits: object
+    ) -> Running:
+        bundle, engine = scripted_bundle(language=Language(habit=3.0), capacity=capacity, batch=batch)
         settings = Settings("scripted", **limits)  # type: ignore[arg-type]  # each test names a real one
         context = running(bundle, settings, slots=slots, queue_limit=queue_limit, engine=engine)
         open_ones.append(context)

@@ -43,8 +43,9 @@ async def raw_stream(port: int, body: dict[str, Any]) -> tuple[int, list[int], s
     return status, ids, reason
 
 
-def test_200_streams_at_once_are_answered_or_refused(serve: Serve) -> None:
-    server = serve(slots=4, queue_limit=100)
+@pytest.mark.parametrize("batch", [1, 4])
+def test_200_streams_at_once_are_answered_or_refused(serve: Serve, batch: int) -> None:
+    server = serve(slots=4, queue_limit=100, batch=batch)
     random = Random(1)
     bodies = [
         completion(
@@ -78,9 +79,10 @@ def test_200_streams_at_once_are_answered_or_refused(serve: Serve) -> None:
     assert server.scheduler.totals.refused["queue_full"] == statuses[429]
 
 
-def test_clients_of_every_kind_leave_nothing_behind(serve: Serve) -> None:
+@pytest.mark.parametrize("batch", [1, 4])
+def test_clients_of_every_kind_leave_nothing_behind(serve: Serve, batch: int) -> None:
     """A mix of whole answers, streams, clients that leave, and refusals, for a few seconds."""
-    server = serve(slots=3, queue_limit=50, capacity=400)
+    server = serve(slots=3, queue_limit=50, capacity=400, batch=batch)
     end = time.monotonic() + 3
     outcomes: Counter[str] = Counter()
 
