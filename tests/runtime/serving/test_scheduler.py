@@ -161,16 +161,17 @@ def test_a_prompt_that_fills_the_cache_gets_its_one_token(
 
 
 class Gate:
-    """Holds the engine between two runs until it is opened."""
+    """Holds the engine after `free` runs until it is opened."""
 
-    def __init__(self, engine: ScriptedEngine) -> None:
+    def __init__(self, engine: ScriptedEngine, *, free: int = 0) -> None:
         self.runs = 0
+        self._free = free
         self._open = threading.Event()
         engine.failing = self._pass
 
     def _pass(self, context: int) -> bool:
         self.runs += 1
-        assert self._open.wait(10)
+        assert self.runs <= self._free or self._open.wait(10)
         return False
 
     def open(self) -> None:
@@ -377,7 +378,8 @@ def test_closing_ends_what_still_runs(scripted: tuple[LoadedBundle, ScriptedEngi
 def test_async_streams_deliver_the_same_and_cancel_when_closed(
     scripted: tuple[LoadedBundle, ScriptedEngine],
 ) -> None:
-    bundle, _ = scripted
+    bundle, engine = scripted
+    gate = Gate(engine, free=1)  # the answer that is left cannot end before
 
     async def main(scheduler: Scheduler) -> list[list[int]]:
         async def one(asked: Work) -> list[int]:
@@ -386,6 +388,7 @@ def test_async_streams_deliver_the_same_and_cancel_when_closed(
         left = AsyncStream(scheduler, work(max_tokens=None))
         await anext(left)
         left.close()
+        gate.open()
         assert [delivery async for delivery in left] == []
         return await asyncio.gather(*(one(work(prompt)) for prompt in prompts(8)))
 
