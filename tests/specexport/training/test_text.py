@@ -33,9 +33,10 @@ def dialogues(count: int) -> list[Dialogue]:
     ]
 
 
-def test_no_training_prompt_is_a_benchmark_prompt_or_near_one() -> None:
+@pytest.mark.parametrize("name", ["train.jsonl", "train-more.jsonl"])
+def test_no_training_prompt_is_a_benchmark_prompt_or_near_one(name: str) -> None:
     benchmark = Excluded([json.loads(line)["prompt"] for line in _lines("bench.jsonl")])
-    prompts = read_prompts(RECIPES / "prompts" / "train.jsonl")
+    prompts = read_prompts(RECIPES / "prompts" / name)
     assert len(prompts) == len(set(prompts)) > 1000
     assert [prompt for prompt in prompts if prompt in benchmark] == []
 
