@@ -61,7 +61,12 @@ def model(repository: Path, config: Any) -> Iterator[Any]:
 
 @contextmanager
 def served(repository: Path, config: Any) -> Iterator[Any]:
-    sys.modules["triton_python_backend_utils"] = triton_stand_in
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "triton_python_backend_utils", triton_stand_in)
+        yield from _initialized(repository, config)
+
+
+def _initialized(repository: Path, config: Any) -> Iterator[Any]:
     place = repository / "tiny-random"
     made = load("triton_model_of_the_test", place / "1" / "model.py").TritonPythonModel()
     parameters = {key: {"string_value": entry.string_value} for key, entry in config.parameters.items()}
@@ -74,7 +79,6 @@ def served(repository: Path, config: Any) -> Iterator[Any]:
     )
     yield made
     made.finalize()
-    del sys.modules["triton_python_backend_utils"]
 
 
 def ask(model: Any, config: Any, **values: Any) -> Request:
