@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specruntime.draft_spec import depths_of
 from specruntime.errors import InvalidArgument
 
 Rates = Sequence[Sequence[float]]
@@ -57,10 +58,7 @@ class Tree:
     @property
     def depths(self) -> tuple[int, ...]:
         """Of each node; 1 for the children of row 0."""
-        depths = [0]
-        for parent in self.parents:
-            depths.append(depths[parent] + 1)
-        return tuple(depths[1:])
+        return depths_of(self.parents)
 
     @property
     def paths(self) -> tuple[Path, ...]:

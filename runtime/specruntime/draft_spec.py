@@ -3,12 +3,21 @@
 Every kind but `none` has `k`, the most tokens one round can accept of it, and `nodes`, the most it puts into a window.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from specruntime.graph_spec import Closed, GraphSpec
 from specruntime.schema_numbers import MAX_LAYERS, MAX_NODES, Index, Share, Size
+
+
+def depths_of(parents: Iterable[int]) -> tuple[int, ...]:
+    """[n] the depth of each node of a tree, given the window row of its parent; 1 for the children of row 0."""
+    depths = [0]
+    for parent in parents:
+        depths.append(depths[parent] + 1)
+    return tuple(depths[1:])
 
 
 class TreeSpec(Closed):
@@ -23,11 +32,8 @@ class TreeSpec(Closed):
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """[n] the depth of each node; children of row 0 have depth 1."""
-        depths = [0]
-        for parent in self.parents:
-            depths.append(depths[parent] + 1)
-        return tuple(depths[1:])
+        """[n] as of `depths_of`."""
+        return depths_of(self.parents)
 
     @property
     def depth(self) -> int:
@@ -129,3 +135,10 @@ DraftSpec = Annotated[
 def draft_graph(draft: DraftSpec) -> GraphSpec | None:
     """The draft's own graph; None for kinds without one."""
     return None if isinstance(draft, NoneDraft | NgramDraft) else draft.graph
+
+
+def grows_trees(draft: DraftSpec) -> bool:
+    """Whether its proposals are trees rather than chains."""
+    if isinstance(draft, EagleDraft):
+        return draft.tree is not None or draft.dynamic is not None
+    return isinstance(draft, MedusaDraft)

@@ -13,9 +13,10 @@ from specexport.tune.prediction import Prediction, bounded, predict, predict_tre
 from specexport.tune.probing import Advance, Probe, probe
 from specexport.tune.trials import ADAPTIVE, Trial, try_sizes
 from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.draft_spec import grows_trees
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import DraftSpec, EagleDraft, MedusaDraft, NoneDraft, stated_threads
+from specruntime.manifest import DraftSpec, NoneDraft, stated_threads
 from specruntime.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Adva
     prompts = encode_prompts(bundle, plan.prompts, plan.max_new_tokens)
     params = replace(plan.params, max_tokens=plan.max_new_tokens)
     widths = sorted({p.width for p in target.profiles if p.rows == p.width and p.computes("top_ids")} | {1})
-    chain = not _grows_trees(draft)
+    chain = not grows_trees(draft)
     found = probe(bundle, prompts, params, _sizes(draft, widths, chain), advance)
     advance(f"{bundle.manifest.name}: timing the widths")
     options = EngineOptions(threads=plan.threads)
@@ -181,12 +182,6 @@ def _search(
         verify_ratio=verify_ms[narrowest] / verify_ms[1],
         advance=advance,
     )
-
-
-def _grows_trees(draft: DraftSpec) -> bool:
-    if isinstance(draft, EagleDraft):
-        return draft.tree is not None or draft.dynamic is not None
-    return isinstance(draft, MedusaDraft)
 
 
 def _depth(draft: DraftSpec) -> int:

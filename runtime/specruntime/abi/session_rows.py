@@ -39,6 +39,16 @@ _BANNED = Outcome(
     Status.INVALID_ARGUMENT,
     "an argument that the call does not take, or the parameters ban every token",
 )
+_ROUND_OUTCOMES = (
+    Outcome(Status.OK, "", (State.ANSWERING, State.ENDED)),
+    _BANNED,
+    *_SHARED,
+    _POISONED,
+    _NO_ANSWER,
+    _SHORT_ROUND,
+    _FULL,
+    _FAILED,
+)
 
 LIFETIME = (
     Entry(
@@ -190,16 +200,7 @@ ANSWERS = (
             result("accepted", "int64_t", "of them accepted, before the answer's end is cut", optional=True),
             _FINISH,
         ),
-        (
-            Outcome(Status.OK, "", (State.ANSWERING, State.ENDED)),
-            _BANNED,
-            *_SHARED,
-            _POISONED,
-            _NO_ANSWER,
-            _SHORT_ROUND,
-            _FULL,
-            _FAILED,
-        ),
+        _ROUND_OUTCOMES,
     ),
     Entry(
         "spx_session_generate",
@@ -213,16 +214,7 @@ ANSWERS = (
             _COUNT,
             _FINISH,
         ),
-        (
-            Outcome(Status.OK, "", (State.ANSWERING, State.ENDED)),
-            _BANNED,
-            *_SHARED,
-            _POISONED,
-            _NO_ANSWER,
-            _SHORT_ROUND,
-            _FULL,
-            _FAILED,
-        ),
+        _ROUND_OUTCOMES,
     ),
     Entry(
         "spx_session_rewind",

@@ -10,6 +10,7 @@ from specruntime.draft_spec import (
     ModelDraft,
     NgramDraft,
     NoneDraft,
+    grows_trees,
 )
 from specruntime.drafts import Draft
 from specruntime.drafts.adaptive import AdaptiveDraft, Arm
@@ -52,7 +53,7 @@ def _arm(draft: Draft, spec: AdaptiveSpec, manifest: Manifest, widths: Sequence[
     if isinstance(described, NgramDraft):
         return _lookup(draft)
     assert not isinstance(described, NoneDraft), "manifests with a dynamic length and no draft are refused"
-    if not _grows_trees(described):
+    if not grows_trees(described):
         sizes: Sequence[int] = range(1, described.k + 1)
         acceptance: Acceptance | TreeAcceptance = Acceptance(described.k, TRAINED_PRIOR)
     else:
@@ -72,13 +73,7 @@ def _draft_seconds(draft: DraftSpec, spec: AdaptiveSpec, size: int, plain: float
     step = min(times, default=GUESSED_DRAFT * plain)
     if isinstance(draft, MedusaDraft) or (isinstance(draft, ModelDraft) and draft.fused):
         return step
-    if isinstance(draft, EagleDraft) and _grows_trees(draft):
+    if isinstance(draft, EagleDraft) and grows_trees(draft):
         levels = (spec.draft_ms.get(f"level_{depth}", 1e3 * step) for depth in range(1, draft.k))
         return step + 1e-3 * sum(levels)
     return size * step
-
-
-def _grows_trees(draft: DraftSpec) -> bool:
-    if isinstance(draft, EagleDraft):
-        return draft.tree is not None or draft.dynamic is not None
-    return isinstance(draft, MedusaDraft)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specruntime.draft_spec import depths_of
 from specruntime.errors import InvalidArgument
 
 Rows = NDArray[np.int64]
@@ -48,7 +49,7 @@ class StaticTree:
 def static_tree(parents: Sequence[int] | Rows, ranks: Sequence[int] | Rows) -> StaticTree:
     """The tree with its nodes brought into level order; siblings keep theirs. Parents must be earlier rows."""
     given = np.asarray(parents, np.int64)
-    depths = _depths(given)
+    depths = np.array(depths_of(given.tolist()), np.int64)
     order = np.argsort(depths, stable=True)
     return _planned(_renumbered(given, order), np.asarray(ranks, np.int64)[order], depths[order])
 
@@ -171,13 +172,6 @@ def _planned(parents: Rows, ranks: Rows, depths: Rows) -> StaticTree:
         slots += len(asked)
         levels.append(level)
     return StaticTree(parents, ranks, depths, tuple(levels))
-
-
-def _depths(parents: Rows) -> Rows:
-    depths = np.zeros(len(parents) + 1, np.int64)
-    for row, parent in enumerate(parents, start=1):
-        depths[row] = depths[parent] + 1
-    return depths[1:]
 
 
 def _renumbered(parents: Rows, kept: Rows) -> Rows:

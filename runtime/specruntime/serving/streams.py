@@ -5,17 +5,32 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from specruntime.serving.events import Delivery, Event, Failure
-from specruntime.serving.scheduler import Scheduler
+from specruntime.serving.scheduler import Scheduler, Ticket
 from specruntime.serving.stepper import Work
 
 
-class Stream:
+class _Cancelling:
+    """Ends its request with itself."""
+
+    ticket: Ticket
+    _ended = False
+
+    def close(self) -> None:
+        """Cancels what has not ended. Idempotent."""
+        self.ticket.cancel()
+        self._ended = True
+
+    def __del__(self) -> None:
+        if ticket := getattr(self, "ticket", None):
+            ticket.cancel()
+
+
+class Stream(_Cancelling):
     """Yields the deliveries of one request; raises the error that ended its answer."""
 
     def __init__(self, scheduler: Scheduler, work: Work, *, seconds: float | None = None) -> None:
         """Submits at once. Raises what `Scheduler.submit` raises."""
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._ended = False
         self.ticket = scheduler.submit(work, self._events.put, seconds=seconds)
 
     def __iter__(self) -> "Stream":
@@ -28,24 +43,14 @@ class Stream:
         self._ended = event.last
         return _delivered(event)
 
-    def close(self) -> None:
-        """Cancels what has not ended. Idempotent."""
-        self.ticket.cancel()
-        self._ended = True
 
-    def __del__(self) -> None:
-        if ticket := getattr(self, "ticket", None):
-            ticket.cancel()
-
-
-class AsyncStream:
+class AsyncStream(_Cancelling):
     """`Stream` for the event loop that is running when it is made."""
 
     def __init__(self, scheduler: Scheduler, work: Work, *, seconds: float | None = None) -> None:
         """Submits at once. Raises what `Scheduler.submit` raises."""
         loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._ended = False
         put = self._events.put_nowait
         self.ticket = scheduler.submit(work, lambda event: _hand_over(loop, put, event), seconds=seconds)
 
@@ -58,15 +63,6 @@ class AsyncStream:
         event = await self._events.get()
         self._ended = event.last
         return _delivered(event)
-
-    def close(self) -> None:
-        """Cancels what has not ended. Idempotent."""
-        self.ticket.cancel()
-        self._ended = True
-
-    def __del__(self) -> None:
-        if ticket := getattr(self, "ticket", None):
-            ticket.cancel()
 
 
 def collect(scheduler: Scheduler, works: Sequence[Work]) -> list[list[Delivery]]:
