@@ -16,11 +16,14 @@ from specexport.sources.address import parse_address
 HERE = Path(__file__).resolve().parent
 WORK = HERE / ".work"
 RECIPES = HERE.parent / "recipes"
+_WITHOUT = "# without: "  # in a list of pins: a package that another one asks for and nothing here needs
 _BUNDLES = {
     "bundle-fp32": "ngram",
     "bundle-int8": "int8",
     "bundle-int8-fast": "int8-fast",
     "bundle-int4": "int4",
+    "bundle-adaptive": "adaptive",
+    "bundle-int8-best": "int8-best",
 }
 
 
@@ -48,6 +51,8 @@ def environment(name: str) -> Path:
         str(HERE / "environments" / f"{name}.txt"),
     ]
     _run(install, f"the environment {name}")
+    for unwanted in (line.removeprefix(_WITHOUT) for line in pins.splitlines() if line.startswith(_WITHOUT)):
+        _run([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", unwanted], f"the environment {name}")
     ready.write_text(pins)
     return python
 
@@ -93,6 +98,10 @@ def _save_checkpoint(place: Path) -> None:
     from specexport.checkpoint import load_checkpoint
 
     loaded = load_checkpoint(load_recipe(RECIPES / "smollm2-135m-ngram.yaml").target, "fp32")
+    # Its weights are plain fp32 by now; transformers refuses to save what still says that it came from a GGUF file.
+    loaded.model.hf_quantizer = None
+    if hasattr(loaded.model.config, "quantization_config"):
+        del loaded.model.config.quantization_config
     loaded.model.save_pretrained(place)
     assert loaded.tokenizer is not None
     copytree(loaded.tokenizer, place, dirs_exist_ok=True)
