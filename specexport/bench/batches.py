@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from specexport.bench.machine import describe_machine, usable_cores
+from specexport.bench.machine import describe_machine, threads_of
 from specexport.bench.prompts import BenchPrompt, encode_prompts
 from specruntime.batches.speculation import Speculation
 from specruntime.bundle import LoadedBundle
@@ -77,8 +77,9 @@ def bench_batches(
     params: SamplingParams,
     repeat: int,
     advance: Callable[[str], object],
+    threads: int | None = None,
 ) -> BatchReport:
-    """`params` have `max_tokens`.
+    """`params` have `max_tokens`; `threads` are those that the bundle was opened with, None: its own number.
 
     Raises `InvalidArgument` for a size that the bundle was not built for, `EngineFailed` where a turn fails.
     """
@@ -96,8 +97,7 @@ def bench_batches(
             for size, stepper in steppers.items():
                 advance(f"batch {size}, turn {turn + 1} of {repeat}")
                 measured[size].append({way: _decode(stepper, encoded, way, params) for way in WAYS})
-    threads = bundle.manifest.target.engine
-    machine = describe_machine(getattr(threads, "threads", None) or usable_cores())
+    machine = describe_machine(threads_of(bundle.manifest.target, threads))
     return BatchReport(machine, tuple(_speed(size, runs) for size, runs in measured.items()))
 
 

@@ -6,6 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from specruntime.manifest import GraphSpec, stated_threads
+
 _LIBRARIES = ("specexport", "specruntime", "onnxruntime", "torch", "transformers", "numpy")
 
 
@@ -25,6 +27,11 @@ def describe_machine(threads: int) -> dict[str, Any]:
 def usable_cores() -> int:
     """Cores this process may run on, not the machine's."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_of(graph: GraphSpec, chosen: int | None) -> int:
+    """Of its engine: what was chosen, else what the bundle says, else the usable cores."""
+    return chosen or stated_threads(graph) or usable_cores()
 
 
 def _processor() -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
 
-from specexport.bench.machine import describe_machine, usable_cores
+from specexport.bench.machine import describe_machine, threads_of
 from specexport.bench.measurement import Measurement, Mode, combine, measure_session
 from specexport.bench.memory import measure_memory
 from specexport.bench.prompts import BenchPrompt, encode_prompts
@@ -15,7 +15,7 @@ from specexport.step_times import measure_step_times
 from specruntime.bundle import LoadedBundle, load_manifest, open_bundle
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import Manifest, NoneDraft, stated_threads
+from specruntime.manifest import Manifest, NoneDraft
 from specruntime.params import SamplingParams
 from specruntime.summary import graphs_of
 
@@ -54,7 +54,7 @@ def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchRep
     """
     manifests = [load_manifest(bundle) for bundle in plan.bundles]
     names = _mode_names(manifests)
-    threads = plan.threads or stated_threads(manifests[0].target) or usable_cores()
+    threads = threads_of(manifests[0].target, plan.threads)
     options = EngineOptions(threads=threads)
     facts = {
         name: _facts(path, manifest, options, threads, advance)

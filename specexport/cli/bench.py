@@ -100,7 +100,7 @@ def _bench_batches(
         progress(repeat * len(sizes)) as advance,
         open_bundle(path, options=engine_options(threads), verify=False) as bundle,
     ):
-        report = bench_batches(bundle, prompts, sizes, params, repeat, advance)
+        report = bench_batches(bundle, prompts, sizes, params, repeat, advance, threads)
     print_measured(report, as_json, BatchReport.render)
     _require_plain_tokens([f"batch {speed.rows}" for speed in report.speeds if not speed.outputs_equal])
 

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from specexport.bench.machine import describe_machine, usable_cores
+from specexport.bench.machine import describe_machine, threads_of
 from specexport.profile.operators import WindowProfile, profile_windows
 from specexport.profile.report import ProfileReport
 from specexport.profile.rounds import profile_rounds
 from specruntime.bundle import load_manifest
 from specruntime.engines import EngineOptions
-from specruntime.manifest import stated_threads
 from specruntime.summary import graphs_of
 
 Advance = Callable[[str], None]
@@ -24,7 +23,7 @@ def profile_bundle(
 ) -> ProfileReport:
     """Raises `InvalidArgument` for a bundle of another engine than ONNX Runtime, and what opening raises."""
     manifest = load_manifest(bundle)
-    threads = threads or stated_threads(manifest.target) or usable_cores()
+    threads = threads_of(manifest.target, threads)
     options = EngineOptions(threads=threads)
     windows: list[WindowProfile] = []
     for name, graph in graphs_of(manifest).items():

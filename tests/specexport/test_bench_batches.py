@@ -26,9 +26,11 @@ def run(bundle: Path, prompts: Path, *options: str) -> tuple[int, str]:
 
 
 def test_every_size_is_measured_in_every_way(bundle: Path, tmp_path: Path) -> None:
-    code, output = run(bundle, tmp_path / "p.jsonl", "--batch", "1,3,4", "--json")
+    code, output = run(bundle, tmp_path / "p.jsonl", "--batch", "1,3,4", "--threads", "2", "--json")
     assert code == 0, output
-    found = json.loads(output[output.index("{") :])["batches"]
+    report = json.loads(output[output.index("{") :])
+    assert report["machine"]["threads"] == 2
+    found = report["batches"]
     assert [row["rows"] for row in found] == [1, 3, 4]
     assert found[0]["plain_vs_one_row"] == 1 and all(row["outputs_equal"] for row in found)
     assert all(row["plain"] > 0 and row["speculative"] > 0 and row["auto"] > 0 for row in found)
