@@ -42,7 +42,7 @@ class Batch:
         drafts: Sequence[Lane | None] = draft.lanes if draft is not None else [None] * len(target.lanes)
         try:
             for lane, drafting in zip(target.lanes, drafts, strict=True):
-                thread = TurnThread(f"specruntime-lane-{lane.row}")
+                thread = TurnThread()
                 lanes = [lane] if drafting is None else [lane, drafting]
                 self._threads.append(thread)
                 self._lanes.append(lanes)

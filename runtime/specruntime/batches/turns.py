@@ -4,17 +4,21 @@ One of the two runs at any time, so what they share needs no lock, and the order
 scheduler of the machine.
 """
 
+from _thread import start_new_thread
 from collections.abc import Callable
-from threading import Lock, Thread
+from threading import Lock
 from time import perf_counter
 
 from specruntime.errors import OutOfMemory
+
+_BEGIN_SECONDS = 10.0  # a thread that has not begun by then never will
 
 
 class TurnThread:
     """Carries out one call after the other, each in as many pieces as it suspends itself plus one."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
+        """Raises `OutOfMemory` where the process has none for another thread."""
         self.waited = 0.0  # seconds that calls spent suspended
         self._call: Callable[[], None] | None = None
         self._failure: BaseException | None = None
@@ -22,13 +26,14 @@ class TurnThread:
         self._go, self._back = Lock(), Lock()
         self._go.acquire()
         self._back.acquire()
-        self._thread = Thread(target=self._serve, name=name, daemon=True)
+        # `threading.Thread.start` would wait for ever for a thread that finds no memory before it begins.
         try:
-            self._thread.start()
-        except RuntimeError as error:
-            raise OutOfMemory(
-                f"no memory for the thread {name}: fill fewer slots, or raise the limits of this process"
-            ) from error
+            start_new_thread(self._serve, ())
+            self._alive = self._back.acquire(timeout=_BEGIN_SECONDS)
+        except RuntimeError:
+            self._alive = False
+        if not self._alive:
+            raise OutOfMemory("no memory for a thread: fill fewer slots, or raise the limits of this process")
 
     def begin(self, call: Callable[[], None]) -> None:
         """What the next `resume` starts; the call before must have ended."""
@@ -52,16 +57,18 @@ class TurnThread:
 
     def close(self) -> None:
         """Ends the thread; no call may be under way."""
-        if self._thread.is_alive():
-            self._call = None
+        if self._alive:
+            self._alive, self._call = False, None
             self._go.release()
-            self._thread.join()
+            self._back.acquire()
 
     def _serve(self) -> None:
+        self._back.release()
         while True:
             self._go.acquire()
             call = self._call
             if call is None:
+                self._back.release()
                 return
             try:
                 call()

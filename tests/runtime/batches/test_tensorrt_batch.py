@@ -8,15 +8,17 @@ import pytest
 
 from specruntime import SamplingParams
 from specruntime.bundle import LoadedBundle
+from specruntime.drafts import Draft
 from specruntime.engines import EngineOptions
 from specruntime.engines.onnx_runtime import OrtEngine
 from specruntime.engines.tensorrt import JIT_CACHE_VARIABLE, TrtEngine
 from specruntime.engines.tensorrt_batch import TrtBatch
-from specruntime.manifest import NgramDraft
+from specruntime.manifest import NgramDraft, Profile
 from specruntime.serving import BatchStepper, Work, stepper_for
 from tests.runtime.cuda_stand_in import Machine
 from tests.runtime.scripted_engine import scripted_manifest
 from tests.runtime.tensorrt_bench import TinyEngine, install, tiny_engine
+from tests.runtime.tree_drafts import BUSHY, CHAIN, DEPTH_FIRST, LEVELS, TreeTableDraft
 
 BATCHES = (1, 2, 4)
 DRAFT = NgramDraft(k=4, max_n=2, min_n=1)
@@ -77,6 +79,59 @@ def test_rows_decode_what_they_decode_alone(tiny: TinyEngine, machine: Machine) 
         assert sum(context.replays.values()) > 0, "launches are replayed from captured graphs"
         stepper.close()
     assert tokens == [alone(tiny, work) for work in asked]
+
+
+@pytest.fixture(scope="module")
+def tiny_tree(tmp_path_factory: pytest.TempPathFactory) -> TinyEngine:
+    """With a window that judges trees of nine nodes."""
+    profiles = (
+        Profile(name="step", width=1, rows=1),
+        Profile(name="verify_10", width=10, rows=10),
+        Profile(name="prefill_16", width=16, rows=1),
+    )
+    return tiny_engine(tmp_path_factory.mktemp("trees"), profiles=profiles, batches=BATCHES)
+
+
+def test_trees_of_several_rows_decode_what_each_decodes_alone(
+    tiny_tree: TinyEngine, machine: Machine
+) -> None:
+    """Each row has a tree of its own, of which other depths are right: some accept more of a launch than others."""
+    noise, count = np.random.default_rng(5), 36
+    asked = [
+        Work(noise.integers(0, 200, length), SamplingParams(temperature=heat, seed=length, max_tokens=count))
+        for length, heat in ((7, 0.0), (19, 0.8), (3, 0.0), (11, 0.6))
+    ]
+    expected = [alone(tiny_tree, work) for work in asked]
+    trees = iter((BUSHY, DEPTH_FIRST, LEVELS, CHAIN))
+    rows = iter(range(4))
+
+    def tree_of(_: Draft) -> Draft:
+        tree, row = next(trees), next(rows)
+        known = [*expected[row], *[0] * 9]
+        return TreeTableDraft(
+            len(asked[row].prompt), known, lambda i: None if i % 7 == 6 else tree, lambda i: i % 2
+        )
+
+    engine = TrtEngine(tiny_tree.trt, tiny_tree.root, EngineOptions())
+    with LoadedBundle(scripted_manifest(tiny_tree.trt, DRAFT), tiny_tree.root, engine, None) as bundle:
+        batch = bundle.new_batch(4, adapt=tree_of)
+        for session, work in zip(batch.sessions, asked, strict=True):
+            session.append(work.prompt)
+            session.begin(work.params)
+        goal = [len(work.prompt) + count for work in asked]
+        while due := [n for n, session in enumerate(batch.sessions) if session.length < goal[n]]:
+            dict(batch.turns({number: batch.sessions[number].round for number in due}))
+        found = [
+            [int(token) for token in session.tokens[len(work.prompt) :]]
+            for session, work in zip(batch.sessions, asked, strict=True)
+        ]
+        accepted = [session.stats.accepted for session in batch.sessions]
+        rounds = [session.stats.rounds for session in batch.sessions]
+        shared = batch.target.launches
+        batch.close()
+    assert found == expected
+    assert min(accepted) > 5 and len(set(accepted)) > 1, accepted
+    assert shared < sum(rounds), "launches are shared"
 
 
 def test_kept_rows_are_those_of_one_sequence(tiny: TinyEngine, machine: Machine) -> None:
