@@ -23,6 +23,8 @@ SYSTEMS = (
     System("specruntime", "int8", "own", "specruntime_worker.py", "bundle-int8"),
     System("specruntime", "int8 fast", "own", "specruntime_worker.py", "bundle-int8-fast"),
     System("specruntime", "int4", "own", "specruntime_worker.py", "bundle-int4"),
+    System("specruntime", "fp32", "own", "specruntime_worker.py", "bundle-adaptive", ("adaptive",)),
+    System("specruntime", "int8", "own", "specruntime_worker.py", "bundle-int8-best", ("adaptive",)),
     System("transformers", "fp32", "transformers", "transformers_worker.py", "checkpoint"),
     System("onnxruntime-genai", "fp32", "onnxruntime-genai", "genai_worker.py", "genai-fp32"),
     System("onnxruntime-genai", "int4", "onnxruntime-genai", "genai_worker.py", "genai-int4"),
