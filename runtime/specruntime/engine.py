@@ -132,14 +132,14 @@ class Engine(Protocol):
     spec: GraphSpec
 
     def new_context(self) -> Context:
-        """Allocates one session's buffers and runs every profile once, so that later runs allocate nothing.
+        """Allocates one session's buffers; the first time also runs every profile, so that later runs allocate nothing.
 
         Raises `OutOfMemory` when a buffer does not fit.
         """
         ...
 
     def new_batch(self, rows: int) -> BatchContext:
-        """Allocates the buffers of `rows` sequences, one of `spec.batch_sizes`; runs every launch once.
+        """`new_context` for `rows` sequences, one of `spec.batch_sizes`.
 
         Raises `OutOfMemory` when a buffer does not fit.
         """

@@ -8,10 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from specexport.build import build
-from specexport.recipe import load_recipe
-from tests.conftest import RECIPES
-
 # Megabytes that the process may still take. Below one, libraries abort instead of failing.
 ROOM = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 PROGRAM = """
@@ -59,12 +55,6 @@ with opened() as bundle:
 """
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    recipe = load_recipe(RECIPES / "tiny-random.yaml").model_copy(update={"batch": (1, 2, 4, 8)})
-    return build(recipe, tmp_path_factory.mktemp("limits") / "bundle")
-
-
 def told(bundle: Path, stage: str) -> Mapping[str, str]:
     """By room: `ok`, or the refusal."""
     done = subprocess.run(
@@ -77,8 +67,10 @@ def told(bundle: Path, stage: str) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize("stage", ["open", "copy", "sessions", "batches"])
-def test_what_does_not_fit_is_refused_with_the_cure_and_the_rest_lives(bundle: Path, stage: str) -> None:
-    found = told(bundle, stage)
+def test_what_does_not_fit_is_refused_with_the_cure_and_the_rest_lives(
+    batched_bundle: Path, stage: str
+) -> None:
+    found = told(batched_bundle, stage)
     refused = [words for words in found.values() if words != "ok"]
     assert refused and found[str(ROOM[-1])] == "ok"
     for words in refused:
@@ -87,6 +79,6 @@ def test_what_does_not_fit_is_refused_with_the_cure_and_the_rest_lives(bundle: P
         ), words
 
 
-def test_an_answer_within_any_limit_is_whole_or_refused(bundle: Path) -> None:
-    found = told(bundle, "answer")
+def test_an_answer_within_any_limit_is_whole_or_refused(batched_bundle: Path) -> None:
+    found = told(batched_bundle, "answer")
     assert found[str(ROOM[-1])] == "ok"

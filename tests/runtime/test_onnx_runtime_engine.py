@@ -10,6 +10,7 @@ import pytest
 from specruntime.bundle import load_manifest
 from specruntime.engine import Window
 from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines.onnx_buffers import Binding
 from specruntime.engines.onnx_runtime import OrtContext, OrtEngine
 from specruntime.engines.weight_pages import release_mapped_pages
 from specruntime.errors import (
@@ -150,6 +151,27 @@ def test_no_buffer_moves_or_is_allocated_after_open(context: OrtContext, spec: G
     assert addresses() == before
 
 
+def test_every_profile_is_run_once_at_its_largest_size_and_not_for_each_context(
+    batched_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[str] = []
+    run = Binding.run
+
+    def counted(binding: Binding) -> None:
+        runs.append(binding._name)
+        run(binding)
+
+    monkeypatch.setattr(Binding, "run", counted)
+    spec = load_manifest(batched_bundle).target
+    engine = open_engine(spec, batched_bundle, EngineOptions(threads=1))
+    for _ in range(2):
+        engine.new_batch(8).close()
+        engine.new_context().close()
+    prompts = sum(profile.feeds_prompts for profile in spec.profiles)  # of one sequence, in batches too
+    assert len(runs) == 2 * len(spec.profiles) - prompts
+    engine.close()
+
+
 def test_unused_cache_rows_change_nothing_whatever_they_hold(context: OrtContext) -> None:
     feeder = Feeder(context)
     feeder.feed(IDS[:20], 0)
@@ -258,7 +280,7 @@ def _changed(spec: GraphSpec, name: str, change: dict[str, object]) -> GraphSpec
 def test_a_cache_beyond_memory_names_the_capacity(engine: OrtEngine, spec: GraphSpec, rows: int) -> None:
     large = _changed(spec, "past_key.0", {"shape": ("B", 2, rows, 16)}).model_copy(update={"capacity": rows})
     with pytest.raises(OutOfMemory, match=f"KV cache of target/graph.onnx at capacity {rows}: lower"):
-        OrtContext(engine._sessions, large)
+        OrtContext(engine._sessions, large, set())
 
 
 @pytest.mark.parametrize("columns", [2**50, 10**18, 10**30])
@@ -267,7 +289,7 @@ def test_logits_beyond_memory_do_not_blame_the_cache(
 ) -> None:
     large = _changed(spec, "logits", {"shape": ("B", "R", columns)})
     with pytest.raises(OutOfMemory, match=r"no memory for logits of target/graph\.onnx at step") as caught:
-        OrtContext(engine._sessions, large)
+        OrtContext(engine._sessions, large, set())
     assert "capacity" not in str(caught.value) and "cache" not in str(caught.value)
 
 

@@ -1,0 +1,16 @@
+"""What tests of batches, servers and limits share: the tiny bundle, built for several sequences a launch."""
+
+from pathlib import Path
+
+import pytest
+
+from specexport.build import build
+from specexport.recipe import load_recipe
+from tests.conftest import RECIPES
+
+
+@pytest.fixture(scope="session")
+def batched_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """recipes/tiny-random.yaml with batches of up to 8. Read it, never write it."""
+    recipe = load_recipe(RECIPES / "tiny-random.yaml").model_copy(update={"batch": (1, 2, 4, 8)})
+    return build(recipe, tmp_path_factory.mktemp("batched") / "tiny-random.bundle")
