@@ -1,6 +1,5 @@
 """Ctrl-C ends the command in one line, also while it is still importing."""
 
-import signal
 import subprocess
 import sys
 
