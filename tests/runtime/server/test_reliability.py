@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,8 +21,8 @@ import pytest
 
 from specruntime.server.logs import JsonLines, log, log_to
 from specruntime.server.settings import Settings
-from tests.runtime.server.conftest import Running, Serve
-from tests.runtime.server.http import ask, call
+from tests.runtime.server.conftest import Running, Serve, wait_for
+from tests.runtime.server.http import ask, call, request_bytes
 
 SOAK_SECONDS = float(os.environ.get("SPECRUNTIME_SOAK_SECONDS", "12"))
 SPECRUNTIME = str(Path(sys.executable).with_name("specruntime"))
@@ -42,6 +43,19 @@ class Process:
     def complete(self, **fields: Any) -> tuple[int, Any, dict[str, str]]:
         body = {"model": "tiny-random", "prompt": "abcabc", "max_tokens": 12, "temperature": 0, **fields}
         return call(self, "POST", "/v1/completions", body)  # type: ignore[arg-type]  # only its port is used
+
+    def figures(self) -> dict[str, float]:
+        """The metrics by name and labels."""
+        lines = call(self, "GET", "/metrics")[1].splitlines()  # type: ignore[arg-type]  # only its port is used
+        named = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in named}
+
+    def begin(self, **fields: Any) -> bytes:
+        """The first bytes of an answer that nobody waits for."""
+        body = {"model": "tiny-random", "prompt": "abcabc", "temperature": 0, **fields}
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+            connection.sendall(request_bytes(json.dumps(body).encode()))
+            return connection.recv(400)
 
 
 @contextmanager
@@ -171,7 +185,7 @@ def mixed_client(server: Process, number: int, until: float, failures: list[obje
     random = Random(number)
     expected: dict[str, Any] = {}
     while time.monotonic() < until and not failures:
-        kind = random.choice(("same", "same", "sampled", "logprobs", "stream", "wrong", "long"))
+        kind = random.choice(("same", "same", "sampled", "logprobs", "stream", "leave", "wrong", "long"))
         try:
             if kind == "same":
                 status, body, _ = server.complete()
@@ -183,6 +197,8 @@ def mixed_client(server: Process, number: int, until: float, failures: list[obje
             elif kind == "stream":
                 status, text, _ = server.complete(stream=True, include_authors=True)
                 ok = status == 200 and text.endswith("data: [DONE]\n\n")
+            elif kind == "leave":
+                ok = server.begin(max_tokens=200, stream=True, ignore_eos=True).startswith(b"HTTP/1.1 200")
             elif kind == "wrong":
                 ok = server.complete(temperature=7)[0] == 422
             else:
@@ -196,10 +212,13 @@ def mixed_client(server: Process, number: int, until: float, failures: list[obje
 
 @pytest.mark.slow
 @pytest.mark.timeout(SOAK_SECONDS * 3 + 300)
-def test_memory_is_flat_under_mixed_load(tiny_bundle: Path) -> None:
+@pytest.mark.parametrize("built", ["tiny_bundle", "batched_bundle"])
+def test_memory_is_flat_under_mixed_load(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None], built: str
+) -> None:
     """Peaks of resident memory in the second and the last quarter; SPECRUNTIME_SOAK_SECONDS=300 for the long one."""
     failures: list[object] = []
-    with serving(tiny_bundle, "--slots", "3") as server:
+    with serving(request.getfixturevalue(built), "--slots", "3") as server:
         started = time.monotonic()
         until = started + SOAK_SECONDS
         clients = [
@@ -214,12 +233,15 @@ def test_memory_is_flat_under_mixed_load(tiny_bundle: Path) -> None:
             time.sleep(0.05)
         for client in clients:
             client.join(60)
-        lines = call(server, "GET", "/metrics")[1].splitlines()  # type: ignore[arg-type]  # only its port is used
+        wait_for(lambda: server.figures()["specruntime_slots_active"] == 0)
+        figures = server.figures()
+    peaks = [max(quarter) for quarter in quarters]
+    record_property("resident_mb", [round(peak, 1) for peak in peaks])
+    record_property("responses", sum(figures[name] for name in figures if "_responses_total" in name))
+    record_property("tokens", figures["specruntime_tokens_total"])
     assert failures == []
-    figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert float(figures["specruntime_slots_active"]) == float(figures["specruntime_queue_length"]) == 0
-    assert float(figures["specruntime_slot_failures_total"]) == 0
-    assert max(quarters[3]) <= 1.02 * max(quarters[1]), [max(quarter) for quarter in quarters]
+    assert figures["specruntime_queue_length"] == figures["specruntime_slot_failures_total"] == 0
+    assert peaks[3] <= 1.02 * peaks[1], peaks
 
 
 def test_a_request_that_was_answered_is_booked_once(tiny_server: Running) -> None:
