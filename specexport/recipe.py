@@ -26,7 +26,7 @@ from specexport.recipe_sources import (
     RandomSource,
     Target,
 )
-from specexport.recipe_weights import Fidelity, Weights
+from specexport.recipe_weights import Fidelity, OwnGraph, Weights
 from specexport.recipe_yaml import read_yaml
 from specruntime.schema_numbers import Size
 
@@ -221,7 +221,7 @@ class Recipe(Closed):
 
     def weights_of(self, graph: str) -> Weights | None:
         """How the weights of "target" or "draft" are stored; None: in `precision`."""
-        own = getattr(self.draft, "weights", None) if graph == "draft" else None
+        own = self.draft.weights if graph == "draft" and isinstance(self.draft, OwnGraph) else None
         return own or self.weights
 
     @property
