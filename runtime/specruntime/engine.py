@@ -70,6 +70,14 @@ class Context(Protocol):
         """
         ...
 
+    def copy_rows(self, source: "Context", count: int) -> None:
+        """Copies the first `count` cache rows of another context of the same engine over its own.
+
+        Called between runs of both. Raises `EngineFailed` when the backend reports an error, or when the rows of
+        `source` are undefined; its own cache is undefined then.
+        """
+        ...
+
     def cache(self) -> dict[str, NDArray[np.generic]]:
         """The KV cache by input name, each [B, kv_heads, capacity, head_dim]; a view on the host backends."""
         ...
@@ -111,6 +119,10 @@ class BatchContext(Protocol):
 
     def keep(self, row: int, start: int, rows: NDArray[np.int64]) -> None:
         """`Context.keep` in the caches of sequence `row`."""
+        ...
+
+    def copy_rows(self, row: int, source: "BatchContext", source_row: int, count: int) -> None:
+        """`Context.copy_rows` into the caches of sequence `row`, from `source_row` of this or another batch context."""
         ...
 
     def cache(self, row: int) -> dict[str, NDArray[np.generic]]:

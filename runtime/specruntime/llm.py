@@ -21,12 +21,13 @@ from specruntime.generation import Delta
 from specruntime.manifest import MANIFEST_NAME
 from specruntime.outputs import RequestOutput, new_output
 from specruntime.params import SamplingParams
-from specruntime.serving import AsyncStream, Scheduler, Stepper, Stream, Work, collect, stepper_for
+from specruntime.serving import AsyncStream, PrefixCaching, Scheduler, Stream, Work, collect, stepper_for
 from specruntime.text import Message, TextCodec
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 _OPTIONS = (
-    "speculative_config", "dtype", "max_model_len", "max_num_seqs", "speculate_up_to", "threads", "provider", "verify",
+    "speculative_config", "dtype", "max_model_len", "max_num_seqs", "speculate_up_to", "prefix_caching",
+    "threads", "provider", "verify",
 )  # fmt: skip
 _PROMPT_KEYS = ("prompt", "prompt_token_ids")
 _QUEUE = 1_000_000  # a caller's own list of prompts is bounded by the caller
@@ -44,6 +45,7 @@ class _Served:
         max_model_len: int | None = None,
         max_num_seqs: int | None = None,
         speculate_up_to: int | None = None,
+        prefix_caching: PrefixCaching = "exact",
         threads: int | None = None,
         provider: str | None = None,
         verify: bool = True,
@@ -54,7 +56,9 @@ class _Served:
         `speculative_config`, `dtype` and `max_model_len` describe a bundle to be built: what drafts, the precision and
         the KV capacity. `max_num_seqs` prompts are answered at the same time (default: as many as one launch of the
         engine holds); each has its own caches. While more than `speculate_up_to` of them decode in one
-        launch nobody drafts (default: whatever was measured to be faster). `threads`, `provider` and `verify` as in
+        launch nobody drafts (default: whatever was measured to be faster). A prompt that begins as another one or as an
+        answer did takes over its cache rows: `prefix_caching` is "exact", "all" (below fp32 too, where rounding may
+        then differ) or "off". `threads`, `provider` and `verify` as in
         `EngineOptions` and `open_bundle`. Raises `InvalidArgument` for an unknown or unusable option,
         `BackendMissing` where nothing can build, and what `open_bundle` raises.
         """
@@ -64,15 +68,15 @@ class _Served:
         self._bundle = open_bundle(path, options=EngineOptions(threads, provider), verify=verify)
         try:
             slots = self._bundle.manifest.target.batch if max_num_seqs is None else max_num_seqs
-            self._scheduler = Scheduler(self._stepper(slots, speculate_up_to), queue_limit=_QUEUE)
+            stepper = stepper_for(
+                self._bundle, slots, speculate_up_to=speculate_up_to, prefix_caching=prefix_caching
+            )
+            self._scheduler = Scheduler(stepper, queue_limit=_QUEUE)
         except BaseException:
             self._bundle.close()
             raise
         self._numbers = count()
         self._end = finalize(self, _close, self._scheduler, self._bundle)
-
-    def _stepper(self, slots: int, speculate_up_to: int | None) -> Stepper:
-        return stepper_for(self._bundle, slots, speculate_up_to=speculate_up_to)
 
     @property
     def bundle(self) -> LoadedBundle:

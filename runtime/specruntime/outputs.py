@@ -43,6 +43,7 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool = False
+    num_cached_tokens: int = 0  # of the prompt, whose cache rows were there already
     metrics: Figures | None = None
 
     def add(self, delivery: Delivery, codec: TextCodec | None) -> None:
@@ -57,6 +58,7 @@ class RequestOutput:
                 entry.logprob for entry in delta.logprobs
             )
         self.finished, self.metrics = delivery.last, delivery.figures
+        self.num_cached_tokens = delivery.figures.cached_tokens
 
 
 def new_output(request_id: str, prompt: str | None, ids: Sequence[int]) -> RequestOutput:

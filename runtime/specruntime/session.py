@@ -199,6 +199,31 @@ class Session:
                 corrects(proposal, outcome.path),
             )
 
+    def start_from(self, source: "Session", length: int) -> None:
+        """Forgets every token, then holds the first `length` tokens of another session of the same bundle.
+
+        Their cache rows are copied instead of computed, those of the draft too; as after `rewind` the last token is
+        fed anew. Raises `InvalidArgument` unless 0 <= length <= `source.length`, `SessionBusy` while the source is at
+        work, `SessionPoisoned` for a source whose caches are undefined, `EngineFailed` when the copy fails; this
+        session is poisoned then.
+        """
+        with self._guard.exclusive(), source._guard.exclusive():
+            self._guard.require_sound()
+            source._guard.require_sound()
+            length = index("length", length)
+            if not 0 <= length <= source._length:
+                raise InvalidArgument(
+                    f"cannot start from {shown(length)} tokens: the other session holds {source._length}"
+                )
+            self._cut(0)
+            rows = min(source._cache_length, max(length - 1, 0))
+            with self._guard.poisoned_by(BaseException):
+                self._draft.reset()
+                self._feeder.context.copy_rows(source._feeder.context, rows)
+                self._draft.start_from(source._draft, length)
+            self._tokens[:length] = source._tokens[:length]
+            self._length, self._cache_length = length, rows
+
     def rewind(self, length: int) -> None:
         """Forgets every token from index `length` on. Ends the current answer: `begin` the next one.
 

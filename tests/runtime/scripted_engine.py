@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import Draft, Proposal, Room, Verdict, new_draft
-from specruntime.engine import Window
+from specruntime.engine import Context, Window
 from specruntime.errors import EngineFailed, WrongState
 from specruntime.manifest import (
     AliasPair,
@@ -136,6 +136,12 @@ class ScriptedContext:
         assert (np.diff(rows) > 0).all() and rows[0] >= 0, "strictly ascending"
         self.kept.append((start, rows.tolist()))
         self._cache[0, 0, start : start + len(rows)] = self._cache[0, 0, start + rows]
+
+    def copy_rows(self, source: Context, count: int) -> None:
+        assert isinstance(source, ScriptedContext)
+        self._cache[:, :, :count] = source._cache[:, :, :count]
+        if self.failing():
+            raise EngineFailed("scripted failure")
 
     def cache(self) -> dict[str, NDArray[np.generic]]:
         return {CACHE: self._cache}
@@ -321,6 +327,8 @@ class TableDraft:
         return Proposal(self._ids[start : start + min(room.depth, room.nodes, self.k)])
 
     def observe(self, verdict: Verdict) -> None: ...
+
+    def start_from(self, source: Draft, length: int) -> None: ...
 
     def rewind(self, length: int) -> None: ...
 

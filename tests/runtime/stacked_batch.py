@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import Context, Window
+from specruntime.engine import BatchContext, Context, Window
 from specruntime.manifest import GraphSpec
 
 INPUTS = (
@@ -63,6 +63,10 @@ class StackedBatch:
 
     def keep(self, row: int, start: int, rows: NDArray[np.int64]) -> None:
         self.contexts[row].keep(start, rows)
+
+    def copy_rows(self, row: int, source: BatchContext, source_row: int, count: int) -> None:
+        assert isinstance(source, StackedBatch)
+        self.contexts[row].copy_rows(source.contexts[source_row], count)
 
     def cache(self, row: int) -> dict[str, NDArray[np.generic]]:
         return self.contexts[row].cache()

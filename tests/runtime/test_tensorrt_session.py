@@ -164,3 +164,39 @@ def test_poisoned_unused_rows_change_nothing(place: Place, machine: Machine) -> 
 def _fill(address: int, shape: tuple[int, ...], value: float) -> None:
     count = int(np.prod(shape))
     np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))[:] = value
+
+
+@pytest.mark.parametrize("count", [1, 25, len(PROMPT) + COUNT])
+def test_a_session_starts_from_anothers_rows(place: Place, machine: Machine, count: int) -> None:
+    """On the device, target and draft: the rows are the other's, those behind them untouched, and so are the tokens."""
+    target = TrtEngine(place.target.trt, place.target.root, EngineOptions())
+    drafter = TrtEngine(place.draft.trt, place.draft.root, EngineOptions())
+    first, second = (
+        _session(place, target.new_context(), FusedProposer(drafter.new_context(), k=K)) for _ in range(2)
+    )
+    expected = _decode(first, SamplingParams())
+    before = second._feeder.context.cache()
+    second.start_from(first, count)
+    copied = first._feeder.context.cache()
+    for name, rows in second._feeder.context.cache().items():
+        assert np.array_equal(rows[:, :, : count - 1], copied[name][:, :, : count - 1])
+        assert np.array_equal(rows[:, :, count - 1 :], before[name][:, :, count - 1 :])
+    if count < len(PROMPT) + COUNT:
+        second.append(expected[count : len(PROMPT) + 1])
+        assert _decode(second, SamplingParams()) == expected
+    for session in (first, second):
+        session.close()
+    target.close()
+    drafter.close()
+
+
+def test_a_device_error_while_rows_are_copied_poisons_the_session(place: Place, machine: Machine) -> None:
+    target = TrtEngine(place.target.trt, place.target.root, EngineOptions())
+    first, second = (_session(place, target.new_context(), NoProposer()) for _ in range(2))
+    _decode(first, SamplingParams())
+    machine.fail("cuMemcpy2DAsync", after=0)
+    with pytest.raises(EngineFailed, match="cuMemcpy2DAsync failed"):
+        second.start_from(first, 20)
+    assert second.poisoned and not first.poisoned
+    for session in (first, second):
+        session.close()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import Proposal, Room, Verdict
+from specruntime.drafts import Draft, Proposal, Room, Verdict
 from specruntime.sampling import Sampler
 from specruntime.statistics import EngineTally
 from tests.runtime.scripted_engine import VOCAB
@@ -87,6 +87,8 @@ class TreeTableDraft:
 
     def observe(self, verdict: Verdict) -> None:
         self.told.append((verdict, None if verdict.features is None else verdict.features.copy()))
+
+    def start_from(self, source: Draft, length: int) -> None: ...
 
     def rewind(self, length: int) -> None: ...
 

@@ -97,9 +97,14 @@ class Batch:
             raise failures[0]
 
     def vacate(self, number: int) -> None:
-        """Says that the session holds nothing that is still needed; it has been reset."""
+        """Says that of what the session's caches hold nothing is needed but the rows of its tokens.
+
+        Where a launch over them failed the session is reset: they are undefined.
+        """
+        if any(lane.failed for lane in self._lanes[number]):
+            self.sessions[number].reset()
         for lane in self._lanes[number]:
-            lane.vacate()
+            lane.vacate(self.sessions[number].length)
 
     def close(self) -> None:
         """Ends the threads, closes sessions and groups. Idempotent."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.batches.launches import Launch, Waiting, plan
-from specruntime.engine import BatchContext, Window
+from specruntime.engine import BatchContext, Context, Window
 from specruntime.engines.tensor_layout import HOST_TYPES, cached_inputs, no_logits, shape_of, staged_window
 from specruntime.errors import EngineFailed, WrongState
 from specruntime.manifest import GraphSpec, Profile
@@ -98,6 +98,11 @@ class Lane:
         self._logits: tuple[Window, int, NDArray[np.float32] | None] | None = None
         self._closed = False
 
+    @property
+    def failed(self) -> bool:
+        """Whether a launch over its caches went wrong since they were zeroed."""
+        return self._failure is not None
+
     def window(self, profile: str) -> Window:
         return self._windows[profile]
 
@@ -123,6 +128,13 @@ class Lane:
         self._require_usable()
         self._group.context.keep(self.row, start, rows)
 
+    def copy_rows(self, source: Context, count: int) -> None:
+        self._require_usable()
+        assert isinstance(source, Lane), "contexts of one engine are of one kind"
+        source._require_usable()
+        self._group.context.copy_rows(self.row, source._group.context, source.row, count)
+        self.end = count
+
     def cache(self) -> dict[str, NDArray[np.generic]]:
         return self._group.context.cache(self.row)
 
@@ -130,11 +142,11 @@ class Lane:
         self._group.context.zero(self.row)
         self._failure, self.end = None, 0
 
-    def vacate(self) -> None:
-        """Tells that nothing in its cache is needed any more, so that neighbours may be launched over it anyhow."""
+    def vacate(self, kept: int = 0) -> None:
+        """Tells that all but its first `kept` rows are not needed any more: neighbours may be launched over them."""
         if self._failure is not None:
             self.zero()
-        self.end = 0
+        self.end = min(self.end, kept)
 
     def close(self) -> None:
         if not self._closed:

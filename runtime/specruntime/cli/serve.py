@@ -8,6 +8,7 @@ from specruntime.bundle import open_bundle
 from specruntime.cli.bundle_options import bundle_argument, threads_option
 from specruntime.engines import EngineOptions
 from specruntime.errors import BackendMissing
+from specruntime.serving.prefixes import PREFIX_CACHING, PrefixCaching
 
 _POSITIVE = click.IntRange(min=1)
 _SECONDS = click.FloatRange(min=0, min_open=True)
@@ -32,6 +33,13 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     type=click.IntRange(min=0),
     metavar="N",
     help="Rows in one launch beyond which nobody drafts; default: as measured.",
+)
+@click.option(
+    "--prefix-caching",
+    type=click.Choice(PREFIX_CACHING),
+    default="exact",
+    show_default=True,
+    help="Reuse of cache rows between prompts that begin alike; all: below fp32 too, where rounding may differ.",
 )
 @click.option(
     "--queue",
@@ -72,6 +80,7 @@ def serve_command(
     slots: int,
     workers: int,
     speculate_up_to: int | None,
+    prefix_caching: PrefixCaching,
     queue: int,
     api_key_file: Path | None,
     model_name: str | None,
@@ -105,5 +114,6 @@ def serve_command(
         )
         serve(
             opened, settings, host=host, port=port, slots=slots, workers=workers,
-            speculate_up_to=speculate_up_to, queue_limit=queue, drain_seconds=drain_timeout,
+            speculate_up_to=speculate_up_to, prefix_caching=prefix_caching, queue_limit=queue,
+            drain_seconds=drain_timeout,
         )  # fmt: skip

@@ -91,6 +91,13 @@ class Draft(Protocol):
         """
         ...
 
+    def start_from(self, source: "Draft", length: int) -> None:
+        """Takes over, right after `reset`, what `source` knows of its first `length` tokens, which are this one's too.
+
+        `source` is a sound draft of another session of the same bundle. Raises `EngineFailed` as `propose` does.
+        """
+        ...
+
     def rewind(self, length: int) -> None:
         """Forgets every token from index `length` on."""
         ...

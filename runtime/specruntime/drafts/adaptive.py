@@ -159,6 +159,12 @@ class AdaptiveDraft:
         self.credit.earn(verdict.draft_seconds + verdict.verify_seconds, plain)
         self._asked = self._proposer = None
 
+    def start_from(self, source: Draft, length: int) -> None:
+        assert isinstance(source, AdaptiveDraft), "the drafts of a bundle are of one kind"
+        for arm, other in zip(self._arms, source._arms, strict=True):
+            arm.draft.start_from(other.draft, length)
+            arm.read = min(other.read, length)
+
     def rewind(self, length: int) -> None:
         for arm in self._arms:
             arm.draft.rewind(length)

@@ -8,7 +8,7 @@ nothing. https://arxiv.org/abs/2401.15077, https://arxiv.org/abs/2406.16858, htt
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal, Room, Verdict
+from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.growers import ChainGrower, DynamicGrower, Grower, StaticGrower
 from specruntime.drafts.own_cache import CachingDraft
 from specruntime.drafts.pairs import Answer, Ladder, PairFeeder
@@ -48,6 +48,12 @@ class EagleProposer(CachingDraft[PairFeeder]):
         if stop > verdict.start:
             self._features[verdict.start : stop] = verdict.features[: stop - verdict.start]
         self._observed = verdict.start + verdict.kept
+
+    def start_from(self, source: Draft, length: int) -> None:
+        assert isinstance(source, EagleProposer), "the drafts of a bundle are of one kind"
+        super().start_from(source, max(length - 1, 0))
+        self._observed = min(source._observed, length)
+        self._features[: self._observed] = source._features[: self._observed]
 
     def rewind(self, length: int) -> None:
         # Features say what led to a position; pair t holds token t + 1 as well.

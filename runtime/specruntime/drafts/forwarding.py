@@ -30,6 +30,10 @@ class ForwardingDraft:
     def observe(self, verdict: Verdict) -> None:
         self._draft.observe(verdict)
 
+    def start_from(self, source: Draft, length: int) -> None:
+        assert isinstance(source, ForwardingDraft), "the sessions of a bundle wrap their drafts alike"
+        self._draft.start_from(source._draft, length)
+
     def rewind(self, length: int) -> None:
         self._draft.rewind(length)
 

@@ -8,7 +8,7 @@ verification of the same round writes again. Holds no state of its own.
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal, Room, Verdict
+from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.candidates import next_draft, room_for_laws
 from specruntime.engine import Context
 from specruntime.errors import InvalidArgument
@@ -52,6 +52,8 @@ class LayerSkipProposer:
         return Proposal(ids, laws)
 
     def observe(self, verdict: Verdict) -> None: ...
+
+    def start_from(self, source: Draft, length: int) -> None: ...
 
     def rewind(self, length: int) -> None: ...
 

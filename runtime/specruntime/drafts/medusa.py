@@ -7,7 +7,7 @@ starts at head 0 and no pass is spent on a bonus token. https://arxiv.org/abs/24
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal, Room, Verdict
+from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.candidates import best_first
 from specruntime.drafts.tree_growth import Trimmings, require_candidates, static_tree
 from specruntime.engine import Context, Window
@@ -61,6 +61,9 @@ class MedusaProposer:
         self._window.hidden[0, 0] = verdict.features[verdict.kept - 1]
         self._seen = verdict.start + verdict.kept
         self._known = True
+
+    def start_from(self, source: Draft, length: int) -> None:
+        """Of all positions it needs but the last one's features, which the next window tells."""
 
     def rewind(self, length: int) -> None:
         if length < self._seen:

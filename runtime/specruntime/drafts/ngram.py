@@ -7,7 +7,7 @@ vector of candidate positions one token at a time and takes some tens of microse
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal, Room, Verdict
+from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.errors import InvalidArgument
 from specruntime.sampling import Sampler
 from specruntime.statistics import EngineTally
@@ -34,6 +34,8 @@ class NgramProposer:
         return NOTHING if start is None else Proposal(tokens[start : start + count])
 
     def observe(self, verdict: Verdict) -> None: ...
+
+    def start_from(self, source: Draft, length: int) -> None: ...
 
     def rewind(self, length: int) -> None: ...
 

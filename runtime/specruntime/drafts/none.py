@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal, Room, Verdict
+from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.sampling import Sampler
 from specruntime.statistics import EngineTally
 
@@ -18,6 +18,8 @@ class NoProposer:
         return NOTHING
 
     def observe(self, verdict: Verdict) -> None: ...
+
+    def start_from(self, source: Draft, length: int) -> None: ...
 
     def rewind(self, length: int) -> None: ...
 

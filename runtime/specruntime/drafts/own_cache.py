@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import Verdict
+from specruntime.drafts import Draft, Verdict
 from specruntime.engine import Context
 from specruntime.errors import InvalidArgument
 from specruntime.statistics import EngineTally
@@ -39,6 +39,13 @@ class CachingDraft(Generic[_F]):
     @tally.setter
     def tally(self, tally: EngineTally) -> None:
         self._feeder.tally = tally
+
+    def start_from(self, source: Draft, length: int) -> None:
+        assert isinstance(source, CachingDraft), "the drafts of a bundle are of one kind"
+        count = min(source.cache_length, length)
+        with self._engine_calls():
+            self._feeder.context.copy_rows(source._feeder.context, count)
+        self.cache_length = count
 
     def rewind(self, length: int) -> None:
         self.cache_length = min(self.cache_length, length)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import Window
-from specruntime.engines.onnx_buffers import Binding, StagingBuffers, allocate_slabs, move_rows
+from specruntime.engine import BatchContext, Window
+from specruntime.engines.onnx_buffers import Binding, StagingBuffers, allocate_slabs, copy_rows, move_rows
 from specruntime.engines.tensor_layout import no_logits, staged_window
 from specruntime.errors import WrongState
 from specruntime.manifest import GraphSpec
@@ -72,6 +72,9 @@ class OrtBatch:
 
     def keep(self, row: int, start: int, rows: NDArray[np.int64]) -> None:
         move_rows([slab[:, row : row + 1] for _, slab in self._slabs], start, rows)
+
+    def copy_rows(self, row: int, source: BatchContext, source_row: int, count: int) -> None:
+        copy_rows(self.cache(row), source.cache(source_row), count)
 
     def cache(self, row: int) -> dict[str, NDArray[np.generic]]:
         return {name: array[row : row + 1] for name, array in self._cache.items()}

@@ -113,6 +113,12 @@ def move_rows(slabs: Sequence[NDArray[Any]], start: int, rows: NDArray[np.int64]
         slab[:, :, :, start + still : start + len(rows)] = slab[:, :, :, start + rows[still:]]
 
 
+def copy_rows(into: Mapping[str, NDArray[Any]], source: Mapping[str, NDArray[Any]], count: int) -> None:
+    """Copies the first `count` rows of caches [B, kv_heads, capacity, head_dim] of the same names and shapes."""
+    for name, rows in into.items():
+        rows[:, :, :count] = source[name][:, :, :count]
+
+
 def allocate_slabs(spec: GraphSpec) -> list[tuple[list[str], NDArray[Any]]]:
     """One block [n, B, kv_heads, capacity, head_dim] for the n caches of one shape and dtype, with their names."""
     groups: dict[tuple[object, ...], list[TensorSpec]] = {}

@@ -12,10 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import Window
+from specruntime.engine import Context, Window
 from specruntime.engines import EngineOptions
 from specruntime.engines.onnx_batch import OrtBatch
-from specruntime.engines.onnx_buffers import BoundProfile, allocate_slabs, first_line, is_shortage, move_rows
+from specruntime.engines.onnx_buffers import (
+    BoundProfile,
+    allocate_slabs,
+    copy_rows,
+    first_line,
+    is_shortage,
+    move_rows,
+)
 from specruntime.engines.onnx_signature import check_signature
 from specruntime.engines.tensor_layout import no_logits
 from specruntime.engines.weight_pages import release_mapped_pages
@@ -111,6 +118,10 @@ class OrtContext:
 
     def keep(self, start: int, rows: NDArray[np.int64]) -> None:
         move_rows([slab for _, slab in self._slabs], start, rows)
+
+    def copy_rows(self, source: Context, count: int) -> None:
+        assert isinstance(source, OrtContext), "contexts of one engine are of one kind"
+        copy_rows(self._cache, source._cache, count)
 
     def cache(self) -> dict[str, NDArray[np.generic]]:
         return dict(self._cache)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import Window
+from specruntime.engine import BatchContext, Window
 from specruntime.engines.device import ALIGNMENT, Arena, Device
 from specruntime.engines.tensor_layout import HOST_TYPES, bytes_of, cached_inputs, no_logits, shape_of
 from specruntime.engines.tensorrt_context import allocate_slabs, cache_addresses
@@ -104,6 +104,28 @@ class TrtBatch:
                 arena.move_rows(
                     base + old * width, base + new * width, width=width, pitch=capacity * width, height=heads
                 )
+
+    def copy_rows(self, row: int, source: BatchContext, source_row: int, count: int) -> None:
+        """As `TrtContext.copy_rows`."""
+        assert isinstance(source, TrtBatch), "contexts of one engine are of one kind"
+        arena, other = self._open(), source._open()
+        if source_row in source._failed:
+            raise EngineFailed(f"an earlier launch over sequence {source_row} failed: its rows are undefined")
+        self._failed.add(row)  # until all has gone well
+        self._device.make_current()
+        other.synchronize()
+        for tensor in cached_inputs(self._one):
+            _, heads, capacity, _ = shape_of(tensor, self._one, None)
+            width = bytes_of(tensor, self._one, None) // (heads * capacity)
+            arena.move_rows(
+                source._address(tensor, source_row),
+                self._address(tensor, row),
+                width=count * width,
+                pitch=capacity * width,
+                height=heads,
+            )
+        arena.synchronize()
+        self._failed.discard(row)
 
     def cache(self, row: int) -> dict[str, NDArray[np.generic]]:
         """Copies of the device's cache rows; bfloat16 as its bits."""

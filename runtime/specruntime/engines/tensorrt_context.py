@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import Window
+from specruntime.engine import Context, Window
 from specruntime.engines.device import ALIGNMENT, Arena, Device
 from specruntime.engines.dlpack import DeviceTensor
 from specruntime.engines.tensor_layout import HOST_TYPES, bytes_of, cached_inputs, no_logits, shape_of
@@ -96,6 +96,23 @@ class TrtContext:
                         pitch=self.spec.capacity * slab.row_bytes,
                         height=slab.height,
                     )
+
+    def copy_rows(self, source: Context, count: int) -> None:
+        """Enqueued behind all that the source has enqueued; the next run on this stream comes after it."""
+        assert isinstance(source, TrtContext), "contexts of one engine are of one kind"
+        arena = self._open()
+        with _Poisoning(self):
+            self._device.make_current()
+            source._open().synchronize()
+            for slab, other in zip(self._slabs, source._slabs, strict=True):
+                arena.move_rows(
+                    other.address,
+                    slab.address,
+                    width=count * slab.row_bytes,
+                    pitch=self.spec.capacity * slab.row_bytes,
+                    height=slab.height,
+                )
+            arena.synchronize()
 
     def cache(self) -> dict[str, NDArray[np.generic]]:
         """Copies of the device's cache rows; bfloat16 is widened to float32, which numpy knows."""

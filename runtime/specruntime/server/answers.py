@@ -127,9 +127,10 @@ class AnswerShape:
         return f"token_id:{token}" if self._codec is None else self._codec.decode([token])
 
 
-def usage(figures: Figures) -> dict[str, int]:
+def usage(figures: Figures) -> Json:
     return {
         "prompt_tokens": figures.prompt_tokens,
         "completion_tokens": figures.tokens,
         "total_tokens": figures.prompt_tokens + figures.tokens,
+        "prompt_tokens_details": {"cached_tokens": figures.cached_tokens},
     }

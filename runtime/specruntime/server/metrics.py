@@ -95,6 +95,11 @@ class _Totals(Collector):
         totals = self._scheduler.totals
         for name, value, text in (
             ("prompt_tokens", totals.prompt_tokens, "Tokens of admitted prompts."),
+            (
+                "cached_prompt_tokens",
+                totals.cached_tokens,
+                "Of these, tokens whose cache rows were there already.",
+            ),
             ("tokens", totals.tokens, "Tokens delivered."),
             ("rounds", totals.rounds, "Rounds that delivered."),
             ("drafting_rounds", totals.drafting_rounds, "Rounds that judged drafted tokens."),

@@ -121,5 +121,10 @@ _MODELS: Json = {
 _USAGE: Json = {
     "type": "object",
     "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
-    "properties": {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
+    "properties": {
+        "prompt_tokens": _COUNT,
+        "completion_tokens": _COUNT,
+        "total_tokens": _COUNT,
+        "prompt_tokens_details": {"type": "object", "properties": {"cached_tokens": _COUNT}},
+    },
 }

@@ -12,7 +12,7 @@ from specruntime.errors import InvalidArgument
 from specruntime.server.app import create_app
 from specruntime.server.logs import log, log_to
 from specruntime.server.settings import Settings
-from specruntime.serving import Scheduler, stepper_for
+from specruntime.serving import PrefixCaching, Scheduler, stepper_for
 
 _CONNECTIONS = 2048  # beyond the queue: who waits for a slot holds one
 
@@ -26,6 +26,7 @@ def serve(
     slots: int,
     workers: int = 1,
     speculate_up_to: int | None = None,
+    prefix_caching: PrefixCaching = "exact",
     queue_limit: int,
     drain_seconds: float,
 ) -> None:
@@ -35,7 +36,9 @@ def serve(
     """
     listener = _listen(host, port)
     log_to(sys.stderr)
-    stepper = stepper_for(bundle, slots, workers=workers, speculate_up_to=speculate_up_to)
+    stepper = stepper_for(
+        bundle, slots, workers=workers, speculate_up_to=speculate_up_to, prefix_caching=prefix_caching
+    )
     with Scheduler(stepper, queue_limit=queue_limit) as scheduler:
         app = create_app(scheduler, bundle.tokenizer, bundle.manifest.target.capacity, settings)
         config = uvicorn.Config(

@@ -9,6 +9,7 @@ their ends. Importing this loads no engine library and no server.
 from specruntime.serving.batch_stepper import BatchStepper, stepper_for
 from specruntime.serving.errors import Cancelled, DeadlinePassed, Draining, QueueFull
 from specruntime.serving.events import Author, Delivery, Event, Failure, Figures
+from specruntime.serving.prefixes import PrefixCaching
 from specruntime.serving.scheduler import Scheduler, Ticket
 from specruntime.serving.session_stepper import SessionStepper
 from specruntime.serving.stepper import Stepper, Turn, Work
@@ -27,6 +28,7 @@ __all__ = [
     "Failure",
     "Figures",
     "Occupancy",
+    "PrefixCaching",
     "QueueFull",
     "Scheduler",
     "SessionStepper",

@@ -10,16 +10,25 @@ from specruntime.batches.speculation import Speculation
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import Draft
 from specruntime.errors import EngineFailed, InvalidArgument
+from specruntime.manifest import draft_graph
 from specruntime.serving.draft_switch import DraftSwitch
+from specruntime.serving.prefixes import PrefixCaching
 from specruntime.serving.session_stepper import SessionStepper, Slot
-from specruntime.serving.stepper import Stepper, Turn
+from specruntime.serving.stepper import Stepper, Turn, Work
 from specruntime.session import Session
 
 
 class BatchStepper(SessionStepper):
     """A `SessionStepper` whose turns wait for each other at the engine."""
 
-    def __init__(self, bundle: LoadedBundle, slots: int, *, speculate_up_to: int | None = None) -> None:
+    def __init__(
+        self,
+        bundle: LoadedBundle,
+        slots: int,
+        *,
+        speculate_up_to: int | None = None,
+        prefix_caching: PrefixCaching = "exact",
+    ) -> None:
         """With more than `speculate_up_to` decoding rows in a launch nobody drafts; None: as steps are measured.
 
         Raises as `SessionStepper`, and `InvalidArgument` for a limit below 0.
@@ -30,16 +39,40 @@ class BatchStepper(SessionStepper):
         self.speculation = Speculation(speculate_up_to)
         self._switches: list[DraftSwitch] = []
         self._size = bundle.manifest.target.batch
-        super().__init__(bundle, slots)
+        super().__init__(bundle, slots, prefix_caching=prefix_caching)
+        graphs = [bundle.manifest.target, draft_graph(bundle.manifest.draft)]
+        # Beyond it a cache has no room for the stale row of a launch that its neighbours share.
+        self._most_kept = min(graph.capacity for graph in graphs if graph is not None) - self._chunk
+
+    def choose(self, free: Sequence[int], work: Work) -> int:
+        """While others are at work, the slot that is nearest to one of them: neighbours share their launches."""
+        busy = [number for number in range(self.slots) if number not in free]
+        if not busy:
+            return super().choose(free, work)
+        return min(free, key=lambda number: min(self._distance(number, other) for other in busy))
 
     def evict(self, slot: int) -> None:
         super().evict(slot)
-        batch, lane = divmod(slot, self._size)
-        self.batches[batch].vacate(lane)
+        session = self._slots[slot].session
+        if session.length > self._most_kept:
+            session.reset()
+        self._vacate(slot)
 
     def close(self) -> None:
         for batch in self.batches:
             batch.close()
+
+    def _begin(self, slot: Slot) -> Turn | None:
+        if not slot.begun:  # a launch of its neighbours may have failed since it was emptied
+            self._vacate(slot.number)
+        return super()._begin(slot)
+
+    def _vacate(self, slot: int) -> None:
+        batch, lane = divmod(slot, self._size)
+        self.batches[batch].vacate(lane)
+
+    def _distance(self, slot: int, other: int) -> tuple[bool, int]:
+        return slot // self._size != other // self._size, abs(slot - other)
 
     def _turns(self, due: Sequence[Slot]) -> Iterator[Turn]:
         for number, batch in enumerate(self.batches):
@@ -73,7 +106,12 @@ class BatchStepper(SessionStepper):
 
 
 def stepper_for(
-    bundle: LoadedBundle, slots: int, *, workers: int = 1, speculate_up_to: int | None = None
+    bundle: LoadedBundle,
+    slots: int,
+    *,
+    workers: int = 1,
+    speculate_up_to: int | None = None,
+    prefix_caching: PrefixCaching = "exact",
 ) -> Stepper:
     """Batches where the bundle was built for some and there are slots to fill them; else sessions.
 
@@ -81,10 +119,10 @@ def stepper_for(
     """
     batched = bundle.manifest.target.batch > 1 and slots > 1 and workers == 1
     if batched:
-        return BatchStepper(bundle, slots, speculate_up_to=speculate_up_to)
+        return BatchStepper(bundle, slots, speculate_up_to=speculate_up_to, prefix_caching=prefix_caching)
     if speculate_up_to is not None:
         raise InvalidArgument(
             f"speculate_up_to is {speculate_up_to}, but nothing is batched here: it needs a bundle built with `batch` "
             "above 1, more than one slot, and one worker"
         )
-    return SessionStepper(bundle, slots, workers=workers)
+    return SessionStepper(bundle, slots, workers=workers, prefix_caching=prefix_caching)

@@ -28,6 +28,7 @@ class Figures:
     """One request in numbers; seconds on the monotonic clock. Final with the last event."""
 
     prompt_tokens: int
+    cached_tokens: int = 0  # of these, whose cache rows were there already
     tokens: int = 0  # delivered
     rounds: int = 0  # that delivered
     proposed: int = 0
@@ -46,6 +47,7 @@ class Figures:
         """JSON-ready."""
         return {
             "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
             "tokens": self.tokens,
             "rounds": self.rounds,
             "proposed": self.proposed,

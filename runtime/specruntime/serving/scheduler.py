@@ -170,7 +170,9 @@ class Scheduler:
             with self._changed:
                 if not (self._waiting and self._free):
                     return
-                ticket, slot = self._waiting.popleft(), self._free.pop(0)
+                ticket = self._waiting.popleft()
+                slot = self._stepper.choose(self._free, ticket.work)
+                self._free.remove(slot)
                 self._active[slot] = ticket
             try:
                 self._stepper.admit(slot, ticket.work)
@@ -196,6 +198,7 @@ class Scheduler:
     def _report(self, turn: Turn) -> None:
         """Tells the request what its turn did. A slot is free before its request hears of the end."""
         ticket = self._active[turn.slot]
+        ticket.figures.cached_tokens += turn.cached
         if turn.error is not None:
             self._release(turn.slot)
             self._fail(ticket, turn.error)
@@ -227,7 +230,6 @@ class Scheduler:
             works = False
         with self._changed:
             del self._active[slot]
-            # Lowest first: sequences side by side share their launches.
             self._free = sorted([*self._free, slot]) if works else self._free
             self._changed.notify_all()
 

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import Draft
-from specruntime.errors import CapacityExceeded, InvalidArgument
+from specruntime.errors import CapacityExceeded, InvalidArgument, SpecError
 from specruntime.generation import Answer
 from specruntime.guard import token_ids
 from specruntime.params import SamplingParams
 from specruntime.sampling import Sampler
 from specruntime.serving.draft_switch import DraftSwitch
+from specruntime.serving.prefixes import PrefixCaching, Prefixes
 from specruntime.serving.stepper import Seconds, Turn, Work
 from specruntime.session import Session
 from specruntime.statistics import Statistics
@@ -30,19 +31,29 @@ _FEEDING = SamplingParams()  # of the rounds whose token is taken back
 class SessionStepper:
     """One session per slot, all made at once: what does not fit the memory is refused before the first request."""
 
-    def __init__(self, bundle: LoadedBundle, slots: int, *, workers: int = 1) -> None:
+    def __init__(
+        self,
+        bundle: LoadedBundle,
+        slots: int,
+        *,
+        workers: int = 1,
+        prefix_caching: PrefixCaching = "exact",
+    ) -> None:
         """`workers` threads take turns at the same time; 1 takes them one after the other in the calling thread.
 
-        Raises `InvalidArgument` for counts below 1, `OutOfMemory` when the caches of all slots do not fit.
+        Raises `InvalidArgument` for counts below 1 and an unknown `prefix_caching`, `OutOfMemory` when the caches of
+        all slots do not fit.
         """
         if slots < 1 or workers < 1:
             raise InvalidArgument(f"found {slots} slots and {workers} workers, expected at least 1 of each")
         self.slots = slots
         self.capacity = bundle.manifest.target.capacity
         self._bundle = bundle
+        self._prefixes = Prefixes(bundle.manifest, prefix_caching)
         self._codec = bundle.tokenizer
         self._chunk = max(profile.width for profile in bundle.manifest.target.profiles)
         self._waiting: list[int] = []  # slots whose prompt is not all fed, in the order of their admission
+        self._emptied = 0  # slots so far
         self._slots: list[Slot] = []
         try:
             for number in range(slots):
@@ -68,6 +79,16 @@ class SessionStepper:
         Sampler(work.params, vocabulary, manifest.eos_token_ids, ())
         return Work(prompt, work.params, work.speculate)
 
+    def choose(self, free: Sequence[int], work: Work) -> int:
+        """A slot whose cache begins as the prompt does, if that is most of what it holds; else the longest unused."""
+        if not self._prefixes.on:
+            return free[0]
+        slots = [self._slots[number] for number in free]
+        best = max(slots, key=lambda slot: self._usable(work, slot))
+        if 2 * self._usable(work, best) > best.session.length:
+            return best.number
+        return min(slots, key=lambda slot: slot.emptied).number
+
     def admit(self, slot: int, work: Work) -> None:
         self._slots[slot].fill(work)
         self._waiting.append(slot)
@@ -75,7 +96,12 @@ class SessionStepper:
     def step(self) -> Iterator[Turn]:
         due = [slot for slot in self._slots if slot.decoding]
         if self._waiting:
-            due.append(self._slots[self._waiting[0]])
+            first = self._slots[self._waiting[0]]
+            if (failed := self._begin(first)) is None:
+                due.append(first)
+            else:
+                self._waiting.remove(first.number)
+                yield failed
         for turn in self._turns(due):
             if turn.slot in self._waiting and (turn.delta is not None or turn.error is not None):
                 self._waiting.remove(turn.slot)
@@ -84,10 +110,11 @@ class SessionStepper:
     def evict(self, slot: int) -> None:
         if slot in self._waiting:
             self._waiting.remove(slot)
-        self._slots[slot].empty()
+        self._emptied += 1
+        self._slots[slot].empty(self._emptied, keep=self._prefixes.on)
 
     def rows(self) -> int:
-        return sum(slot.session.cache_length for slot in self._slots)
+        return sum(slot.session.cache_length for slot in self._slots if slot.begun)
 
     def close(self) -> None:
         if pool := getattr(self, "_pool", None):
@@ -103,6 +130,27 @@ class SessionStepper:
         running = [self._pool.submit(slot.turn, self._chunk, self._answer) for slot in due]
         for future in as_completed(running):
             yield future.result()
+
+    def _begin(self, slot: "Slot") -> Turn | None:
+        """Before a slot's first turn, while no session is at work: takes over what is computed already, from whoever
+        has most of it now. None, or the turn that failed.
+        """
+        if slot.begun:
+            return None
+        work = slot.work
+        others = (each for each in self._slots if each is not slot)
+        best = max((slot, *others), key=lambda each: self._usable(work, each))  # its own if none has more
+        try:
+            slot.begin(best, self._usable(work, best))
+        except Exception as error:
+            return Turn(slot.number, error=error)
+        return None
+
+    def _usable(self, work: Work, slot: "Slot") -> int:
+        """Tokens of the slot's session that the work can start from."""
+        if slot.session.poisoned:
+            return 0
+        return self._prefixes.usable(work, slot.session.tokens, slot.pieces)
 
     def _answer(self, session: Session, params: SamplingParams) -> Answer:
         return Answer(session, params, self._codec)
@@ -125,18 +173,40 @@ class Slot:
         self.number = number
         self._new_session = new_session
         self.session, self._switch = new_session()
+        self.begun = False  # whether its session is at the work, and not where the work before left it
+        self.pieces = 0  # tokens of the session that were fed in whole pieces from the beginning
+        self.emptied = 0  # when, counted in slots emptied
         self._work: Work | None = None
         self._answer: Answer | None = None
         self._fed = 0  # tokens of the prompt that are in the session
+        self._cached = 0  # of these, tokens whose cache rows were there already; told with the first turn
 
     @property
     def decoding(self) -> bool:
         return self._answer is not None
 
+    @property
+    def work(self) -> Work:
+        assert self._work is not None, "only filled slots are asked for their work"
+        return self._work
+
     def fill(self, work: Work) -> None:
-        self.session.reset()
         self._switch.on = work.speculate
-        self._work, self._answer, self._fed = work, None, 0
+        self._work, self._answer, self.begun = work, None, False
+
+    def begin(self, source: "Slot", length: int) -> None:
+        """Starts the work from the first `length` tokens of a slot, maybe this one; 0: from nothing."""
+        if length and source is self:
+            self.session.rewind(length)
+        else:
+            self.session.reset()
+        if length and source is not self:
+            try:
+                self.session.start_from(source.session, length)
+            except SpecError:  # the rows can still be computed
+                self.session.reset()
+                length = 0
+        self.begun, self.pieces, self._fed, self._cached = True, length, length, self.session.cache_length
 
     def allow_drafts(self, allowed: bool) -> None:
         """Whether rounds from now on may draft, where the work itself allows it.
@@ -146,9 +216,13 @@ class Slot:
         assert self._work is not None
         self._switch.on = self._work.speculate and (allowed or self._work.params.draws_drafts)
 
-    def empty(self) -> None:
-        """Forgets everything; a session that cannot be healed is replaced by a new one."""
-        self._work, self._answer = None, None
+    def empty(self, now: int, *, keep: bool) -> None:
+        """Ends the work. Unless it may `keep` them for others, forgets its tokens; a session that cannot be healed is
+        replaced by a new one.
+        """
+        self._work, self._answer, self.begun, self.emptied = None, None, False, now
+        if keep and not self.session.poisoned:
+            return
         try:
             self.session.reset()
         except Exception:
@@ -162,10 +236,12 @@ class Slot:
     def turn(self, chunk: int, answer: Callable[[Session, SamplingParams], Answer]) -> Turn:
         """A chunk of the prompt or a round; never raises but for an interrupt."""
         started = perf_counter()
+        cached, self._cached = self._cached, 0
         try:
             if self._feed(chunk):
-                return Turn(self.number, seconds=Seconds(prefill=perf_counter() - started))
-            return self._round(started, answer)
+                seconds = Seconds(prefill=perf_counter() - started)
+                return Turn(self.number, cached=cached, seconds=seconds)
+            return self._round(started, answer, cached)
         except Exception as error:
             return Turn(self.number, error=error)
 
@@ -183,10 +259,12 @@ class Slot:
         self.session.begin(_FEEDING)
         self.session.round()
         self.session.rewind(end)
-        self._fed = end
+        self._fed = self.pieces = end
         return True
 
-    def _round(self, started: float, answer: Callable[[Session, SamplingParams], Answer]) -> Turn:
+    def _round(
+        self, started: float, answer: Callable[[Session, SamplingParams], Answer], cached: int
+    ) -> Turn:
         assert self._work is not None
         first = self._answer is None
         if self._answer is None:
@@ -203,7 +281,7 @@ class Slot:
             if first
             else Seconds(0.0, drafted, verified, accepted, max(0.0, total - drafted - verified - accepted))
         )
-        return Turn(self.number, delta, round, seconds=seconds)
+        return Turn(self.number, delta, round, cached=cached, seconds=seconds)
 
 
 def _phases(stats: Statistics) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ One protocol for sessions that take their rounds in turn and for an engine that 
 is carried out, and which prompts are fed in it, is the stepper's own business.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,6 +44,7 @@ class Turn:
     delta: Delta | None = None  # None: the prompt goes on, or `error`
     round: Round | None = None  # whose tokens the delta is of
     error: Exception | None = None
+    cached: int = 0  # of a slot's first turn: tokens of its prompt whose cache rows were there already
     seconds: Seconds = field(default_factory=Seconds)
 
 
@@ -55,6 +56,10 @@ class Stepper(Protocol):
 
     def check(self, work: Work) -> Work:
         """The work as `admit` takes it. Raises `EmptyPrompt`, `InvalidArgument` or `CapacityExceeded`."""
+        ...
+
+    def choose(self, free: Sequence[int], work: Work) -> int:
+        """Which of some empty slots, one at least, the work should be admitted to. Called between steps."""
         ...
 
     def admit(self, slot: int, work: Work) -> None:

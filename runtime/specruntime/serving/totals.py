@@ -28,6 +28,7 @@ class Totals:
     ended: Counter[str] = field(default_factory=Counter)  # requests by finish reason, or by the error's name
     refused: Counter[str] = field(default_factory=Counter)  # requests by why they were not taken
     prompt_tokens: int = 0  # of admitted requests
+    cached_tokens: int = 0  # of these, whose cache rows were there already
     tokens: int = 0  # delivered
     rounds: int = 0
     drafting_rounds: int = 0  # that judged at least one drafted token
@@ -44,6 +45,7 @@ class Totals:
         """Books one turn."""
         for phase in ("prefill", "draft", "verify", "accept", "other"):
             setattr(self.seconds, phase, getattr(self.seconds, phase) + getattr(turn.seconds, phase))
+        self.cached_tokens += turn.cached
         if turn.error is not None:
             self.slot_failures += 1
         if turn.round is None or turn.delta is None:

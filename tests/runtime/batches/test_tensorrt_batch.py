@@ -155,3 +155,24 @@ def test_kept_rows_are_those_of_one_sequence(tiny: TinyEngine, machine: Machine)
     assert all(rows.any() for rows in batch.cache(3).values())
     batch.close()
     engine.close()
+
+
+def test_copied_rows_are_those_of_one_sequence_of_either_batch(tiny: TinyEngine, machine: Machine) -> None:
+    engine = TrtEngine(tiny.trt, tiny.root, EngineOptions())
+    batch, other = engine.new_batch(4), engine.new_batch(2)
+    for each, size in ((batch, 4), (other, 2)):
+        window = each.window("step", size)
+        for start in range(6):
+            window.input_ids[:, 0] = np.arange(size) * 7 + start + size
+            window.position_ids[:] = window.cache_length[:, None] = start
+            each.run(window, 0)
+    before, source = [batch.cache(row) for row in range(4)], other.cache(1)
+    batch.copy_rows(2, other, 1, 4)
+    batch.copy_rows(0, batch, 3, 5)
+    for row, (copied, count) in enumerate([(before[3], 5), (before[1], 6), (source, 4), (before[3], 6)]):
+        for name, rows in batch.cache(row).items():
+            assert np.array_equal(rows[:, :, :count], copied[name][:, :, :count])
+            assert np.array_equal(rows[:, :, count:], before[row][name][:, :, count:])
+    for each in (batch, other):
+        each.close()
+    engine.close()

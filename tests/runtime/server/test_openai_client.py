@@ -43,6 +43,27 @@ def test_a_chat_is_the_answer_of_the_library(tiny_server: Running) -> None:
     assert answer.usage.total_tokens == len(ids) + len(alone.token_ids)
 
 
+def test_usage_tells_what_of_the_prompt_was_cached(tiny_server: Running) -> None:
+    """The second prompt is the first with its answer and a further question; both answers are a fresh session's."""
+    first = ask(tiny_server, MESSAGES)
+    said = [*MESSAGES, {"role": "assistant", "content": first.choices[0].message.content}]
+    second = ask(tiny_server, [*said, {"role": "user", "content": "And then?"}])
+    for answer in (first, second):
+        assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+        assert (answer.usage.prompt_tokens_details.cached_tokens or 0) < answer.usage.prompt_tokens
+    codec = codec_of(tiny_server)
+    shared = len(codec.chat(MESSAGES)) - 10  # the end of a template's rendering may differ
+    assert second.usage.prompt_tokens_details.cached_tokens > shared > 10
+    again = ask(tiny_server, MESSAGES)
+    assert again.choices[0].message.content == first.choices[0].message.content
+
+
+def ask(server: Running, messages: list[Any]) -> Any:
+    return server.client().chat.completions.create(
+        model=MODEL, messages=messages, max_completion_tokens=12, temperature=0
+    )
+
+
 def test_a_streamed_chat_adds_up_and_tells_its_usage(tiny_server: Running) -> None:
     client = tiny_server.client()
     options: Any = {"model": MODEL, "messages": MESSAGES, "max_tokens": 24, "temperature": 0, "seed": 1}
