@@ -1,13 +1,11 @@
 """Memory of a process that only decodes a bundle, beside what its weights and KV cache need."""
 
-import json
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specruntime.errors import EngineFailed
+from specexport.bench.processes import run_probe
 from specruntime.manifest import Manifest
 from specruntime.summary import cache_bytes, graphs_of, weight_bytes
 
@@ -39,10 +37,5 @@ def measure_memory(bundle: Path, manifest: Manifest, threads: int | None = None)
     cache = sum(cache_bytes(graph) for graph in graphs) / _MB
     if sys.platform != "linux":
         return MemoryUse(None, None, None, weights, cache)
-    command = [sys.executable, "-m", _PROBE, str(bundle), *([str(threads)] if threads is not None else [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise EngineFailed(f"the process that measures memory ended with {done.returncode}: {reason}")
-    found = json.loads(done.stdout)
+    found = run_probe(_PROBE, bundle, threads)
     return MemoryUse(found["session"] / _MB, found["text"] / _MB, found["peak"] / _MB, weights, cache)

@@ -83,4 +83,10 @@ def _render_machine(report: BenchReport) -> list[str]:
                 f"{label}memory {memory.session_mb:.0f} MB a session (weights {memory.weights_mb:.0f} + "
                 f"KV {memory.kv_mb:.0f}), peak {memory.peak_rss_mb:.0f} MB"
             )
+        start = facts.start
+        lines.append(
+            f"{label}open to first token {start.open_to_first_ms:.0f} ms (open {start.open_ms:.0f}, session "
+            f"{start.session_ms:.0f}, text {start.text_ms:.0f}, first token {start.first_ms:.0f}), after "
+            f"{start.import_ms:.0f} ms of imports"
+        )
     return lines

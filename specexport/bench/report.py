@@ -12,6 +12,7 @@ from typing import Any
 
 from specexport.bench.measurement import Mode, Run
 from specexport.bench.memory import MemoryUse
+from specexport.bench.start import StartTimes
 
 REFERENCE: Mode = "plain"
 PYTORCH: tuple[Mode, ...] = ("pytorch", "pytorch-compiled")
@@ -26,6 +27,7 @@ class BundleFacts:
     adaptive: bool  # whether the number of drafts follows acceptance and times
     step_ms: dict[str, dict[str, float]]  # milliseconds by role of the graph and by width
     memory: MemoryUse
+    start: StartTimes
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -35,6 +37,7 @@ class BundleFacts:
             "adaptive": self.adaptive,
             **_step_times(self.step_ms),
             **self.memory.as_dict(),
+            **self.start.as_dict(),
         }
 
 
@@ -93,6 +96,7 @@ class BenchReport:
         return {
             **self._figures(self.runs),
             **self.first.memory.as_dict(),
+            "open_to_first_ms": self.first.start.open_to_first_ms,
             "outputs_equal": not self.differing(),
             "differing": [{"prompt": run.prompt, "mode": run.mode} for run in self.differing()],
             "categories": {category: self._figures(runs) for category, runs in by_category.items()},

@@ -11,6 +11,7 @@ from specexport.bench.measurement import Measurement, Mode, combine, measure_ses
 from specexport.bench.memory import measure_memory
 from specexport.bench.prompts import BenchPrompt, encode_prompts
 from specexport.bench.report import PYTORCH, REFERENCE, BenchReport, BundleFacts
+from specexport.bench.start import measure_start
 from specexport.step_times import measure_step_times
 from specruntime.bundle import LoadedBundle, load_manifest, open_bundle
 from specruntime.engines import EngineOptions
@@ -92,11 +93,12 @@ def _mode_names(manifests: Sequence[Manifest]) -> list[Mode]:
 def _facts(
     path: Path, manifest: Manifest, options: EngineOptions, threads: int, advance: Advance
 ) -> BundleFacts:
-    advance(f"measuring memory of {manifest.name}")
+    advance(f"measuring memory and start of {manifest.name}")
     memory = measure_memory(path, manifest, threads)
+    start = measure_start(path, threads)
     advance(f"timing the widths of {manifest.name}")
     steps = _step_times(manifest, path, options)
-    return BundleFacts(str(path), manifest.draft.kind, manifest.adaptive is not None, steps, memory)
+    return BundleFacts(str(path), manifest.draft.kind, manifest.adaptive is not None, steps, memory, start)
 
 
 def _encode(opened: Sequence[LoadedBundle], names: Sequence[Mode], plan: BenchPlan) -> dict[str, list[int]]:

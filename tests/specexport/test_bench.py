@@ -15,6 +15,7 @@ from specexport.bench.memory import MemoryUse, measure_memory
 from specexport.bench.prompts import BenchPrompt, load_prompts
 from specexport.bench.rendering import render_report
 from specexport.bench.report import BenchReport, BundleFacts
+from specexport.bench.start import StartTimes, measure_start
 from specexport.cli import main
 from specruntime import EngineOptions, load_manifest, open_bundle
 from specruntime.errors import EngineFailed, InvalidArgument
@@ -197,7 +198,8 @@ def report() -> Callable[..., BenchReport]:
         ]
         machine = {"processor": "any", "cores": 2, "threads": 2}
         memory = MemoryUse(100.0, 20.0, 200.0, 90.0, 5.0)
-        facts = BundleFacts("x.bundle", "ngram", False, {"target": {"1": 2.0}}, memory)
+        start = StartTimes(300.0, 400.0, 150.0, 50.0, 100.0)
+        facts = BundleFacts("x.bundle", "ngram", False, {"target": {"1": 2.0}}, memory, start)
         return BenchReport(machine, {"temperature": temperature}, tuple(runs), {"speculative": facts})
 
     return make
@@ -210,6 +212,10 @@ def test_speed_ups_are_ratios_of_measured_time(report: Callable[..., BenchReport
     assert summary["speedup_vs_pytorch_compiled"] == pytest.approx(3.0)
     assert summary["plain_speedup_vs_pytorch"] == pytest.approx(2.0)
     assert "4.00x" in render_report(report())
+    assert summary["open_to_first_ms"] == 700, "imports are told apart"
+    assert "open to first token 700 ms (open 400, session 150, text 50, first token 100)" in render_report(
+        report()
+    )
 
 
 def test_acceptance_is_told_by_position_over_all_rounds(report: Callable[..., BenchReport]) -> None:
@@ -247,9 +253,18 @@ def test_memory_is_measured_in_a_process_that_only_decodes(tiny_bundle: Path) ->
     assert use.peak_rss_mb < 300, "the build side was imported"
 
 
+def test_the_start_is_measured_in_fresh_processes(tiny_bundle: Path) -> None:
+    start = measure_start(tiny_bundle, threads=1)
+    steps = (start.import_ms, start.open_ms, start.session_ms, start.text_ms, start.first_ms)
+    assert min(steps) > 0 and start.import_ms > 20, "nothing was imported before"
+    assert start.open_to_first_ms == pytest.approx(sum(steps[1:]))
+
+
 def test_a_process_that_fails_is_reported(tiny_bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineFailed, match="no bundle at"):
         measure_memory(tmp_path / "none", load_manifest(tiny_bundle))
+    with pytest.raises(EngineFailed, match=r"start_probe ended with 1: .*no bundle at"):
+        measure_start(tmp_path / "none")
 
 
 def test_the_prompts_that_ship_are_readable() -> None:
