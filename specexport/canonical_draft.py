@@ -32,6 +32,7 @@ _CODE = (
     "graph_files.py",
     "canonical_draft.py",
     "draft_reference.py",
+    "parity_reference.py",
 )
 _NORMED = "hidden.norm"
 

@@ -15,6 +15,7 @@ from specexport.canonical_graph import CanonicalGraph
 from specexport.digests import code_digest
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME, describe_graph, save_graph
 from specexport.graph_plan import PLAIN, GraphPlan
+from specexport.measured import measured_once
 from specexport.parity import ParityReport, measure_parity
 from specexport.parity_path import kept_reference, path_difference
 from specexport.parity_reference import load_reference
@@ -164,9 +165,7 @@ def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
         "profiles": [(profile.width, profile.rows) for profile in graph.spec.profiles],
         "code": code_digest("parity*.py", "compiled_graph.py"),
     }
-    place = cache_directory() / "parity" / text_sha256(json.dumps(parts, sort_keys=True))
-    cached_entry(place, lambda directory: write_record(directory, asdict(_run_parity(graph))), force=force)
-    record = read_record(place)
+    record = measured_once("parity", parts, lambda: _run_parity(graph), force=force)
     lists = {"layer_difference": tuple(record["layer_difference"]), "widths": tuple(record["widths"])}
     return ParityReport(**{name: record[name] for name in _PARITY_KEYS} | lists)
 

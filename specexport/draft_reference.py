@@ -15,6 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from specexport.draft_models import Eagle3Draft, EagleDraft, MedusaHeads
+from specexport.parity_reference import named_rows, rows_of
 
 DRAFT_REFERENCE_NAME = "draft_reference.npz"
 TREE_PARENTS = (-1, -1, -1, 0, 0, 1, 3, 3, 5, 6)
@@ -80,8 +81,6 @@ def take_draft_reference(
 
 def save_draft_reference(reference: DraftReference, directory: Path) -> None:
     """Writes `DRAFT_REFERENCE_NAME` into `directory`."""
-    rows = {f"key.{n}": key for n, key in enumerate(reference.keys)}
-    rows |= {f"value.{n}": value for n, value in enumerate(reference.values)}
     np.savez(
         directory / DRAFT_REFERENCE_NAME,
         allow_pickle=False,
@@ -90,22 +89,20 @@ def save_draft_reference(reference: DraftReference, directory: Path) -> None:
         scores=reference.scores,
         following=reference.following,
         target_ids=reference.target_ids,
-        **rows,
+        **named_rows(reference.keys, reference.values),
     )
 
 
 def load_draft_reference(directory: Path) -> DraftReference:
     """What `save_draft_reference` wrote."""
     with np.load(directory / DRAFT_REFERENCE_NAME, allow_pickle=False) as file:
-        layers = sum(name.startswith("key.") for name in file.files)
         return DraftReference(
             file["ids"],
             file["hidden"],
             file["scores"],
             file["following"],
             file["target_ids"],
-            tuple(file[f"key.{n}"] for n in range(layers)),
-            tuple(file[f"value.{n}"] for n in range(layers)),
+            *rows_of(file),
         )
 
 

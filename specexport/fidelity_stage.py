@@ -1,7 +1,6 @@
 """The fidelity stage of a build: measured once for the graphs and the text, kept in the cache, held to the limits."""
 
-import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 from specexport.canonical_graph import CanonicalGraph
 from specexport.check_prompts import open_codec
@@ -9,15 +8,9 @@ from specexport.compiled_graph import CompiledGraph
 from specexport.digests import code_digest
 from specexport.errors import CheckpointUnsupported, FidelityError
 from specexport.fidelity import FidelityReport, measure_fidelity
+from specexport.measured import measured_once
 from specexport.recipe import Fidelity
-from specexport.sources.cache import (
-    cache_directory,
-    cached_entry,
-    entry_digest,
-    read_record,
-    text_sha256,
-    write_record,
-)
+from specexport.sources.cache import entry_digest
 
 
 def check_fidelity(
@@ -33,14 +26,8 @@ def check_fidelity(
         "ids": ids,
         "code": code_digest("fidelity.py", "fidelity_stage.py"),
     }
-    place = cache_directory() / "fidelity" / text_sha256(json.dumps(parts, sort_keys=True))
     pair = (graph.spec, graph.directory), (twin.spec, twin.directory)
-    cached_entry(
-        place,
-        lambda directory: write_record(directory, asdict(measure_fidelity(*pair, ids))),
-        force=force,
-    )
-    record = read_record(place)
+    record = measured_once("fidelity", parts, lambda: measure_fidelity(*pair, ids), force=force)
     return FidelityReport(**{key.name: record[key.name] for key in fields(FidelityReport)})
 
 

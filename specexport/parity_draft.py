@@ -3,8 +3,7 @@
 Whole windows that extend the cache, single steps, and the tree windows of every level.
 """
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +12,8 @@ from specexport.compiled_graph import CompiledGraph, measure_on_host
 from specexport.digests import code_digest
 from specexport.draft_reference import TREE_PARENTS, DraftReference, load_draft_reference, tree_paths
 from specexport.errors import ParityError
-from specexport.sources.cache import (
-    cache_directory,
-    cached_entry,
-    entry_digest,
-    read_record,
-    text_sha256,
-    write_record,
-)
+from specexport.measured import measured_once
+from specexport.sources.cache import entry_digest
 from specruntime.engine import Context, Window
 from specruntime.manifest import Profile
 
@@ -49,9 +42,7 @@ def check_draft_parity(graph: CompiledGraph, *, force: bool = False) -> DraftPar
         "profiles": [profile.model_dump() for profile in graph.spec.profiles],
         "code": code_digest("parity_draft.py", "compiled_graph.py", "draft_reference.py"),
     }
-    place = cache_directory() / "parity" / text_sha256(json.dumps(parts, sort_keys=True))
-    cached_entry(place, lambda directory: write_record(directory, asdict(_run_parity(graph))), force=force)
-    record = read_record(place)
+    record = measured_once("parity", parts, lambda: _run_parity(graph), force=force)
     record |= {key: tuple(record[key]) for key in ("layer_difference", "widths")}
     return DraftParityReport(**record)
 

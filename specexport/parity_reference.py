@@ -3,7 +3,7 @@
 Taken once while the checkpoint is loaded for its export, so that no later stage needs the weights in PyTorch again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from transformers.cache_utils import DynamicLayer
 from specexport.export import find_residual_stream, watching
 
 REFERENCE_NAME = "reference.npz"
+Rows = NDArray[np.float32]
 _SEED = 20240601
 
 
@@ -60,9 +61,7 @@ def _rows(tensor: torch.Tensor | None) -> NDArray[np.float32]:
 
 def save_reference(reference: ParityReference, directory: Path) -> None:
     """Writes `REFERENCE_NAME` into `directory`."""
-    rows = {f"key.{n}": key for n, key in enumerate(reference.keys)}
-    rows |= {f"value.{n}": value for n, value in enumerate(reference.values)}
-    rows |= reference.hidden
+    rows = {**named_rows(reference.keys, reference.values), **reference.hidden}
     np.savez(
         directory / REFERENCE_NAME, allow_pickle=False, ids=reference.ids, logits=reference.logits, **rows
     )
@@ -71,11 +70,21 @@ def save_reference(reference: ParityReference, directory: Path) -> None:
 def load_reference(directory: Path) -> ParityReference:
     """What `save_reference` wrote."""
     with np.load(directory / REFERENCE_NAME, allow_pickle=False) as file:
-        layers = sum(name.startswith("key.") for name in file.files)
         return ParityReference(
             file["ids"],
             file["logits"],
-            tuple(file[f"key.{n}"] for n in range(layers)),
-            tuple(file[f"value.{n}"] for n in range(layers)),
+            *rows_of(file),
             {name: file[name] for name in file.files if name.startswith("hidden.")},
         )
+
+
+def named_rows(keys: Sequence[Rows], values: Sequence[Rows]) -> dict[str, Rows]:
+    """The KV rows of every layer, by the names they have in a file."""
+    kinds = {"key": keys, "value": values}
+    return {f"{kind}.{n}": rows for kind, layers in kinds.items() for n, rows in enumerate(layers)}
+
+
+def rows_of(file: Mapping[str, Rows]) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
+    """Keys and values by layer of a file that was written with `named_rows`."""
+    layers = range(sum(name.startswith("key.") for name in file))
+    return tuple(file[f"key.{n}"] for n in layers), tuple(file[f"value.{n}"] for n in layers)

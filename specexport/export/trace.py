@@ -5,21 +5,19 @@ Owns the names and symbolic shapes of the canonical graph. Knows nothing of back
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specexport.collection import without_collection
 from specexport.errors import CheckpointUnsupported
 from specexport.export.adapter import ScatterCache, WindowInputs, adapted, window_inputs
+from specexport.export.program import export_module
 from specexport.export.residual import ResidualStream, find_residual_stream, hidden_names, watching
-from specexport.export.rewrite_rules import forget_graph
 from specexport.export.support import CacheLayout
-from specexport.export.trace_errors import unsupported
 
-OPSET = 24
 _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS = 2, 5, 3
 
 
@@ -88,9 +86,9 @@ def trace_graph(
     names = [f"{kind}.{layer}" for layer in range(layout.layers) for kind in ("key", "value")]
     stream = find_residual_stream(model)
     known = None if isinstance(stream, str) else stream
-    wrapper = _WindowForward(model, known, capacity, vocab_size).eval()
+    wrapper = _WindowForward(model, known, capacity, vocab_size)
     batch, width, rows = (torch.export.Dim(symbol) for symbol in ("B", "W", "R"))
-    shapes = {
+    shapes: dict[str, Any] = {
         "input_ids": {0: batch, 1: width},
         "position_ids": {0: batch, 1: width},
         "cache_length": {0: batch},
@@ -98,32 +96,19 @@ def trace_graph(
         "logits_rows": {0: batch, 1: rows},
         "past": [{0: batch} for _ in names],
     }
-    with adapted(model), without_collection(), torch.no_grad():
-        try:
-            program = torch.onnx.export(
-                wrapper,
-                _example(layout, capacity, model.dtype),
-                dynamo=True,
-                opset_version=OPSET,
-                dynamic_shapes=shapes,
-                input_names=[*list(shapes)[:-1], *(f"past_{name}" for name in names)],
-                output_names=[
-                    "logits",
-                    "top_ids",
-                    *(f"present_{name}" for name in names),
-                    *(hidden_names(layout.layers) if known is not None else ()),
-                ],
-                verbose=False,
-            )
-        except (
-            Exception
-        ) as error:  # the tracer and the converter raise many classes, all of them about this model
-            raise unsupported(model.config.model_type, error) from None
-    forget_graph()
-    assert program is not None, "torch.onnx.export returns None only when it writes a file"
-    _require_symbolic(program.model.graph, model.config.model_type)
+    hidden = hidden_names(layout.layers) if known is not None else ()
+    with adapted(model):
+        traced = export_module(
+            wrapper,
+            _example(layout, capacity, model.dtype),
+            shapes,
+            [*list(shapes)[:-1], *(f"past_{name}" for name in names)],
+            ["logits", "top_ids", *(f"present_{name}" for name in names), *hidden],
+            called=model.config.model_type,
+        )
+    _require_symbolic(traced.graph, model.config.model_type)
     padded = model.get_output_embeddings().weight.shape[0]
-    return TracedGraph(program.model, layout, capacity, vocab_size, int(padded), stream)
+    return TracedGraph(traced, layout, capacity, vocab_size, int(padded), stream)
 
 
 def _require_symbolic(graph: ir.Graph, model_type: str) -> None:

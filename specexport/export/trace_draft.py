@@ -4,7 +4,6 @@ Owns the names and symbolic shapes of the draft graphs. The hooks are those of t
 passes lower both. Knows nothing of backends.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import causal_mask_function
 
-from specexport.collection import without_collection
 from specexport.draft_models import Eagle3Draft, EagleDraft, MedusaHeads
 from specexport.export.adapter import (
     IMPLEMENTATION,
@@ -23,12 +21,11 @@ from specexport.export.adapter import (
     window_attention_mask,
     window_inputs,
 )
-from specexport.export.rewrite_rules import forget_graph
-from specexport.export.trace import OPSET
-from specexport.export.trace_errors import unsupported
+from specexport.export.program import export_module
 
 _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS = 2, 5, 3
 _TOPK = ["topk_ids", "topk_logprobs"]
+_CALLED = "the draft"
 
 
 class Candidates(nn.Module):
@@ -141,12 +138,13 @@ def trace_eagle(
     }
     AttentionInterface.register(IMPLEMENTATION, window_attention)
     with draft.attention(IMPLEMENTATION):
-        return _export(
+        return export_module(
             _EagleForward(draft, named, capacity),
             _eagle_example(draft, capacity),
             shapes,
             [*list(shapes)[:-1], *(f"past_{name}" for name in names)],
             [*_TOPK, "next_hidden", "logits", *(f"present_{name}" for name in names)],
+            called=_CALLED,
         )
 
 
@@ -155,9 +153,9 @@ def trace_medusa(heads: MedusaHeads, *, vocab_size: int, padded_vocab_size: int,
     named = _candidates(heads, vocab_size, padded_vocab_size, candidates)
     batch, rows = torch.export.Dim("B"), torch.export.Dim("R")
     example = torch.zeros(_EXAMPLE_BATCH, _EXAMPLE_ROWS, heads.config.hidden_size)
-    model = _export(
-        _MedusaForward(heads, named), (example,), {"hidden": {0: batch, 1: rows}}, ["hidden"], _TOPK
-    )
+    shapes: dict[str, Any] = {"hidden": {0: batch, 1: rows}}
+    forward = _MedusaForward(heads, named)
+    model = export_module(forward, (example,), shapes, ["hidden"], _TOPK, called=_CALLED)
     (hidden,) = model.graph.inputs
     hidden.shape = ir.Shape(["B", "W", heads.config.hidden_size])  # as many rows as answers
     return model
@@ -168,32 +166,6 @@ def _candidates(
 ) -> Candidates:
     ids = draft.target_ids if isinstance(draft, Eagle3Draft) else torch.arange(padded_vocab_size)
     return Candidates(ids, vocab_size=vocab_size, padded_vocab_size=padded_vocab_size, count=count)
-
-
-def _export(
-    module: nn.Module,
-    example: tuple[Tensor | list[Tensor], ...],
-    shapes: dict[str, Any],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-) -> ir.Model:
-    with without_collection(), torch.no_grad():
-        try:
-            program = torch.onnx.export(
-                module.eval(),
-                example,
-                dynamo=True,
-                opset_version=OPSET,
-                dynamic_shapes=shapes,
-                input_names=list(inputs),
-                output_names=list(outputs),
-                verbose=False,
-            )
-        except Exception as error:  # as in trace_graph: many classes, all of them about this module
-            raise unsupported("the draft", error) from None
-    forget_graph()
-    assert program is not None, "torch.onnx.export returns None only when it writes a file"
-    return program.model
 
 
 def _eagle_example(draft: EagleDraft | Eagle3Draft, capacity: int) -> tuple[Tensor | list[Tensor], ...]:

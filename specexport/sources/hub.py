@@ -50,20 +50,12 @@ def locate_hub(address: HubRepository, files: HubFiles = MODEL_FILES) -> Located
 
 
 def _cached(address: HubRepository, files: HubFiles) -> Path | None:
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        found = snapshot_download(
-            address.repository,
-            revision=address.revision,
-            allow_patterns=list(files.patterns),
-            ignore_patterns=_DUPLICATES,
-            local_files_only=True,
-        )
+        directory = _snapshot(address, files, local=True)
     except (LocalEntryNotFoundError, ValueError):
         return None
-    directory = Path(str(found))
     has_tokenizer = not files.tokenizer or any((directory / name).is_file() for name in _TOKENIZERS)
     return directory if has_tokenizer and not _missing_files(directory, files) else None
 
@@ -78,17 +70,10 @@ def _missing_files(directory: Path, files: HubFiles) -> list[str]:
 
 
 def _download(address: HubRepository, files: HubFiles) -> Path:
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        found = snapshot_download(
-            address.repository,
-            revision=address.revision,
-            allow_patterns=list(files.patterns),
-            ignore_patterns=_DUPLICATES,
-        )
-        return Path(str(found))
+        return _snapshot(address, files, local=False)
     except RevisionNotFoundError:
         raise SourceError(
             f"{address}: the repository has no revision {address.revision!r}; use a commit id"
@@ -109,3 +94,17 @@ def _download(address: HubRepository, files: HubFiles) -> Path:
             f"{address}: not in the local hub cache and the hub could not be reached ({reason}); "
             "connect once, or give a local directory as source"
         ) from None
+
+
+def _snapshot(address: HubRepository, files: HubFiles, *, local: bool) -> Path:
+    """The directory of the repository's files; `local`: only where the local hub cache has them. Raises its errors."""
+    from huggingface_hub import snapshot_download
+
+    found = snapshot_download(
+        address.repository,
+        revision=address.revision,
+        allow_patterns=list(files.patterns),
+        ignore_patterns=_DUPLICATES,
+        local_files_only=local,
+    )
+    return Path(str(found))

@@ -1,0 +1,20 @@
+"""Measurements of a build, kept in the cache under a key of all that decides them."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from specexport.sources.cache import cache_directory, cached_entry, read_record, text_sha256, write_record
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def measured_once(
+    kind: str, parts: Mapping[str, object], measure: Callable[[], "DataclassInstance"], *, force: bool
+) -> dict[str, Any]:
+    """The fields of what `measure` finds; it is called where the cache holds nothing under `parts`, or `force`."""
+    place = cache_directory() / kind / text_sha256(json.dumps(parts, sort_keys=True))
+    cached_entry(place, lambda directory: write_record(directory, asdict(measure())), force=force)
+    return read_record(place)
