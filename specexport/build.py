@@ -169,8 +169,9 @@ def _check_parity(
 def _export(recipe: Recipe, checkpoints: RecipeCheckpoints, force: bool) -> dict[str, CanonicalGraph]:
     """The canonical graphs by name: the target, and the draft where another checkpoint drafts for its vocabulary."""
     if isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
-        target = _export_model(recipe, checkpoints, "target", force)
-        return {"target": target, "draft": _export_feature_draft(recipe, recipe.draft, checkpoints, force)}
+        # The draft first: one that does not fit is refused before the minutes that tracing a large target takes.
+        drafting = _export_feature_draft(recipe, recipe.draft, checkpoints, force)
+        return {"target": _export_model(recipe, checkpoints, "target", force), "draft": drafting}
     graphs = {name: _export_model(recipe, checkpoints, name, force) for name in checkpoints.digests}
     sides = [(graph.name, graph.tokenizer, graph.facts.vocab_size) for graph in graphs.values()]
     for draft in sides[1:]:

@@ -14,6 +14,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.made_once import made_once
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECIPES = REPOSITORY / "recipes"
 
@@ -26,11 +28,20 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for what all workers of this test run share."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(run_directory: Path) -> Path:
     """The bundle of recipes/tiny-random.yaml, built once by the command a user types. Read it, never write it."""
-    bundle = tmp_path_factory.mktemp("tiny") / "tiny-random.bundle"
-    specexport = str(Path(sys.executable).with_name("specexport"))
-    command = [specexport, "build", str(RECIPES / "tiny-random.yaml"), "-o", str(bundle)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
-    return bundle
+
+    def build(bundle: Path) -> None:
+        specexport = str(Path(sys.executable).with_name("specexport"))
+        command = [specexport, "build", str(RECIPES / "tiny-random.yaml"), "-o", str(bundle)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+
+    return made_once(run_directory / "tiny-random.bundle", build)

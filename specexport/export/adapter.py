@@ -7,6 +7,7 @@ refused with `CheckpointUnsupported`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -154,23 +155,34 @@ def _sliding_window(mask_function: Callable[..., object], local_size: int | None
     size = local_size or FULL_WINDOW
     edges = {size - 1, size, size + 1, 2 * size, 2 * size + 1} if size else set()
     grid = sorted({*_PROBE, *(edge for edge in edges if edge >= 0)})
-    for query in grid:
-        for key in grid:
-            expected = key <= query and (size == FULL_WINDOW or query - key < size)
-            try:
-                found = bool(mask_function(0, 0, torch.tensor(query), torch.tensor(key)))
-            except (IndexError, RuntimeError, TypeError) as error:
-                raise CheckpointUnsupported(
-                    f"the model's attention mask depends on more than positions ({error}); expected a causal or "
-                    "sliding-window mask"
-                ) from None
-            if found != expected:
-                raise CheckpointUnsupported(
-                    f"the model's attention mask {'shows' if found else 'hides'} key {key} to query {query}; expected "
-                    f"a causal mask{f' over a sliding window of {size}' if size else ''}: chunked, prefix and "
-                    "bidirectional masks are not supported"
-                )
+    try:
+        answers = _answers(mask_function, grid)
+    except (IndexError, RuntimeError, TypeError) as error:
+        raise CheckpointUnsupported(
+            f"the model's attention mask depends on more than positions ({error}); expected a causal or "
+            "sliding-window mask"
+        ) from None
+    for (query, key), found in answers.items():
+        if found != (key <= query and (size == FULL_WINDOW or query - key < size)):
+            raise CheckpointUnsupported(
+                f"the model's attention mask {'shows' if found else 'hides'} key {key} to query {query}; expected "
+                f"a causal mask{f' over a sliding window of {size}' if size else ''}: chunked, prefix and "
+                "bidirectional masks are not supported"
+            )
     return size
+
+
+def _answers(rule: Callable[..., object], grid: Sequence[int]) -> dict[tuple[int, int], bool]:
+    """What a mask rule says of each (query, key), asked in a thread of its own.
+
+    A tracer follows one thread: asked there, the questions would be most of what it traces of a small model.
+    """
+
+    def ask() -> dict[tuple[int, int], bool]:
+        return {(q, k): bool(rule(0, 0, torch.tensor(q), torch.tensor(k))) for q in grid for k in grid}
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(ask).result()
 
 
 def window_attention(

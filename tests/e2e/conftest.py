@@ -1,4 +1,4 @@
-"""Bundles of every kind of draft: tiny random models, one target for all of them."""
+"""Bundles of every kind of draft: tiny random models, one target for all of them. The runtime's wheel."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +9,14 @@ import pytest
 from specexport.build import build
 from specexport.recipe import Recipe, load_recipe
 from specruntime.bundle import LoadedBundle, open_bundle
-from tests.conftest import RECIPES
+from tests.conftest import RECIPES, REPOSITORY
+from tests.e2e.environments import build_wheel
+from tests.made_once import made_once
 
 CAPACITY = 320
 BATCH = (1, 2, 4)
 DRAFT_KINDS = ("eagle3", "eagle3-tree", "eagle3-dynamic", "eagle", "medusa", "layer-skip")
+Built: TypeAlias = Callable[[str], Path]
 Opened: TypeAlias = Callable[[str], LoadedBundle]
 
 
@@ -25,14 +28,29 @@ def draft_recipe(kind: str) -> Recipe:
 
 
 @pytest.fixture(scope="session")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    """The bundle of a kind, built when it is first asked for."""
+def runtime_wheel(run_directory: Path) -> Path:
+    """The wheel of the runtime, built by the worker that first asks for it."""
+    project = REPOSITORY / "runtime"
+    (wheel,) = made_once(run_directory / "wheel", lambda place: build_wheel(project, place)).glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def built(run_directory: Path) -> Built:
+    """The bundle of a kind, built when one of this run's workers first asks for it. Read it, never write it."""
+    return lambda kind: made_once(
+        run_directory / f"tiny-{kind}.bundle", lambda place: build(draft_recipe(kind), place)
+    )
+
+
+@pytest.fixture(scope="session")
+def opened(built: Built) -> Iterator[Opened]:
+    """The bundle of a kind, opened when it is first asked for."""
     bundles: dict[str, LoadedBundle] = {}
 
     def of(kind: str) -> LoadedBundle:
         if kind not in bundles:
-            place: Path = tmp_path_factory.mktemp(kind) / "bundle"
-            bundles[kind] = open_bundle(build(draft_recipe(kind), place))
+            bundles[kind] = open_bundle(built(kind))
         return bundles[kind]
 
     yield of

@@ -1,44 +1,30 @@
 """Every kind of draft builds from its tiny recipe, and the bundle says what the recipe said."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from specexport.build import build
 from specexport.checkpoint import load_checkpoint
 from specexport.draft_models import draft_target, save_draft
 from specexport.draft_models.random_drafts import random_eagle
 from specexport.errors import CheckpointUnsupported
-from specexport.recipe import Recipe, load_recipe
-from specexport.sources.cache import CACHE_VARIABLE
+from specexport.recipe import Recipe
 from specruntime.bundle import load_manifest
 from specruntime.manifest import EagleDraft, LayerSkipDraft, Manifest, MedusaDraft
-from tests.conftest import RECIPES
-
-KINDS = ("eagle", "eagle3", "eagle3-tree", "eagle3-dynamic", "medusa", "layer-skip")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
-        yield
+from tests.e2e.conftest import DRAFT_KINDS, Built, draft_recipe
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory, _cache: None) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("bundles")
-    return {
-        kind: build(load_recipe(RECIPES / f"tiny-{kind}.yaml"), place / f"{kind}.bundle") for kind in KINDS
-    }
+def bundles(built: Built) -> dict[str, Path]:
+    return {kind: built(kind) for kind in DRAFT_KINDS}
 
 
 def _changed(kind: str, **draft: object) -> Recipe:
-    document = yaml.safe_load((RECIPES / f"tiny-{kind}.yaml").read_text())
+    """The recipe of `bundles` with another draft, so that the builds of one target share its trace."""
+    document = draft_recipe(kind).model_dump(mode="json")
     document["draft"] |= draft
     del document["verify_widths"]
     return Recipe.model_validate(document)
@@ -47,7 +33,7 @@ def _changed(kind: str, **draft: object) -> Recipe:
 def test_manifests_say_what_the_recipes_said(bundles: dict[str, Path]) -> None:
     found: dict[str, Manifest] = {kind: load_manifest(path) for kind, path in bundles.items()}
     for kind, manifest in found.items():
-        recipe = load_recipe(RECIPES / f"tiny-{kind}.yaml")
+        recipe = draft_recipe(kind)
         assert manifest.draft.kind == recipe.draft.kind
         judged = [p.width for p in manifest.target.profiles if p.name.startswith("verify_")]
         assert tuple(judged) == recipe.verify_widths
@@ -86,7 +72,7 @@ def test_build_records_hold_parity_and_times_of_both_graphs(bundles: dict[str, P
 
 def test_a_second_build_changes_nothing(bundles: dict[str, Path]) -> None:
     heard: list[str] = []
-    build(load_recipe(RECIPES / "tiny-eagle3.yaml"), bundles["eagle3"], announce=heard.append)
+    build(draft_recipe("eagle3"), bundles["eagle3"], announce=heard.append)
     assert heard[-1] == "nothing changed"
 
 
@@ -103,8 +89,8 @@ def test_a_dynamic_length_starts_from_the_measured_times(tmp_path: Path, bundles
         assert not any(name.endswith("_law") for name in adaptive.draft_ms)
 
 
-def test_a_draft_from_files_builds_and_one_for_another_target_is_refused(
-    tmp_path: Path, bundles: dict[str, Path]
+def test_a_draft_from_files_builds_and_one_for_another_target_is_refused_before_that_is_traced(
+    tmp_path: Path, bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = _changed("eagle3")
     loaded = load_checkpoint(recipe.target, "fp32")
@@ -115,6 +101,7 @@ def test_a_draft_from_files_builds_and_one_for_another_target_is_refused(
     manifest = load_manifest(build(mine, tmp_path / "mine.bundle"))
     assert manifest.draft.kind == "eagle3"
 
+    monkeypatch.setattr("specexport.build.export_canonical", None)
     document = mine.model_dump(mode="json")
     document["target"]["source"]["random"]["seed"] = 7  # the same sizes, other embeddings
     with pytest.raises(CheckpointUnsupported, match=r"target_embeddings_sha256 is .* hash to"):

@@ -1,7 +1,6 @@
 """Both distributions build, and the runtime alone decodes a bundle on a host that has nothing else."""
 
 import subprocess
-import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from specruntime import SamplingParams, complete, open_bundle
 from tests.conftest import REPOSITORY
+from tests.e2e.environments import build_wheel, new_environment
 
 PROMPT = [97, 98, 99, 97, 98, 99, 97]
 
@@ -49,17 +49,6 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def build_wheel(project: Path, into: Path) -> zipfile.ZipFile:
-    """The project's wheel, built with the tools installed here."""
-    run(
-        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
-        *("--wheel-dir", into, project),
-        cwd=into,
-    )
-    (wheel,) = into.glob("*.whl")
-    return zipfile.ZipFile(wheel)
-
-
 def placed_modules(project: Path, package: str) -> set[str]:
     """Where the wheel must hold each module of the tree: in its package, or where pyproject.toml says."""
     configuration = tomllib.loads((project / "pyproject.toml").read_text())
@@ -76,7 +65,7 @@ def placed_modules(project: Path, package: str) -> set[str]:
 def test_the_wheel_holds_the_modules_their_types_the_licence_and_the_command(
     tmp_path: Path, project: Path, package: str
 ) -> None:
-    with build_wheel(project, tmp_path) as wheel:
+    with zipfile.ZipFile(build_wheel(project, tmp_path)) as wheel:
         names = {name for name in wheel.namelist() if not name.endswith("/")}
         (info,) = {name.partition("/")[0] for name in names if ".dist-info/" in name}
         entry_points = wheel.read(f"{info}/entry_points.txt").decode()
@@ -86,16 +75,8 @@ def test_the_wheel_holds_the_modules_their_types_the_licence_and_the_command(
     assert f"{package} = {package}.cli:main" in entry_points
 
 
-@pytest.fixture(scope="module")
-def clean_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with nothing in it."""
-    environment = tmp_path_factory.mktemp("clean") / "venv"
-    run(sys.executable, "-m", "venv", environment, cwd=environment.parent)
-    return environment / "bin" / "python"
-
-
 @pytest.mark.slow
-def test_the_runtime_alone_decodes_a_bundle(tiny_bundle: Path, clean_python: Path, tmp_path: Path) -> None:
+def test_the_runtime_alone_decodes_a_bundle(tiny_bundle: Path, runtime_wheel: Path, tmp_path: Path) -> None:
     with open_bundle(tiny_bundle) as bundle:
         params = SamplingParams(max_tokens=24)
         expected = complete(bundle.new_session(speculate=False), PROMPT, params).token_ids
@@ -103,14 +84,14 @@ def test_the_runtime_alone_decodes_a_bundle(tiny_bundle: Path, clean_python: Pat
         assert codec is not None
         answer = complete(bundle.new_session(speculate=False), codec.encode("abcabca"), params, codec)
 
-    install = (clean_python, "-m", "pip", "install", "--quiet", "-c", REPOSITORY / "constraints.txt")
-    run(*install, f"{REPOSITORY / 'runtime'}[ort]", cwd=tmp_path)
+    clean = new_environment(tmp_path / "venv")
+    clean.install(f"{runtime_wheel}[ort]")
     ids, refusal = run(
-        clean_python, "-c", DECODE_IDS, tiny_bundle, *map(str, PROMPT), cwd=tmp_path
+        clean.python, "-c", DECODE_IDS, tiny_bundle, *map(str, PROMPT), cwd=tmp_path
     ).splitlines()
     assert [int(token) for token in ids.split()] == list(expected)
     assert "pip install 'specruntime[text]'" in refusal
 
-    run(*install, f"{REPOSITORY / 'runtime'}[ort,text]", cwd=tmp_path)
-    text = run(clean_python, "-c", DECODE_TEXT, tiny_bundle, "abcabca", cwd=tmp_path)
+    clean.install(f"{runtime_wheel}[ort,text]")
+    text = run(clean.python, "-c", DECODE_TEXT, tiny_bundle, "abcabca", cwd=tmp_path)
     assert text.strip() == repr(answer.text)

@@ -231,5 +231,5 @@ def test_smollm2_builds_within_its_budget(tmp_path: Path) -> None:
     assert len(report["cache_copies"]) <= 2 * target.layers
     assert report["weights_bytes"] < report["engine_bytes"] <= 1.15 * report["weights_bytes"]
     assert json.loads((output / "target" / "engine.json").read_text())["peak_memory_bytes"] < 2.5e9
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert again.returncode == 0 and "nothing changed" in again.stderr
+    again = run(*command[1:])
+    assert again.exit_code == 0 and "nothing changed" in again.stderr

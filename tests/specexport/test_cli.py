@@ -18,6 +18,10 @@ from specexport.schemas import render_schema
 from tests.conftest import RECIPES, REPOSITORY
 
 TINY = RECIPES / "tiny-random.yaml"
+COMMANDS = (
+    "build", "generate", "check", "bench", "tune", "inspect", "profile", "serve", "deploy", "schema", "train",
+    "write-prompts",
+)  # fmt: skip
 
 
 def run(*arguments: str | Path) -> Result:
@@ -83,10 +87,18 @@ def test_what_needs_no_pytorch_does_not_load_it(tiny_bundle: Path, arguments: li
     assert loaded & {"torch", "transformers", "onnx", "optimum", "matplotlib"} == set()
 
 
-@pytest.mark.parametrize("command", ["build", "generate", "check", "bench", "inspect", "schema"])
+def test_these_are_the_commands() -> None:
+    assert tuple(main.commands) == COMMANDS
+    shown = run("--help").stdout
+    assert all(f"\n  {command} " in shown for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
     result = run(command, "--help")
-    assert result.exit_code == 0 and result.stdout.startswith("Usage:")
+    assert result.exit_code == 0 and result.stdout.startswith(f"Usage: main {command} ")
+    told = main.commands[command].help
+    assert told and " ".join(told.split())[:60] in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize("name", ["recipe", "manifest"])
@@ -101,11 +113,59 @@ def test_schema_prints_the_published_one(name: str) -> None:
         ["schema", "receipt"],
         ["bench", "x.bundle"],
         ["bench", "x", "--prompts", "p", "--repeat", "0"],
+        ["generate"],
+        ["check"],
+        ["inspect"],
+        ["serve"],
+        ["deploy", "nomad", "x.bundle"],
+        ["tune", "x.bundle"],
+        ["tune", "x.bundle", "--prompts", "p", "--tried", "0"],
+        ["tune", "x.bundle", "--prompts", "p", "--write", "no-such-recipe.yaml"],
+        ["profile"],
+        ["profile", "x.bundle", "--max-new-tokens", "0"],
+        ["train", "r.yaml", "--prompts", "p", "--out", "d"],
+        ["train", "r.yaml", "--kind", "oracle", "--prompts", "p", "--out", "d"],
+        ["train", "r.yaml", "--kind", "medusa", "--prompts", "p", "--out", "d", "--layers", "0,1"],
+        ["write-prompts", "r.yaml", "-o", "f"],
+        ["write-prompts", "r.yaml", "--count", "0", "-o", "f"],
     ],
+    ids=" ".join,
 )
 def test_usage_errors_exit_2(arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2 and "Usage:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate", "nowhere", "--prompt", "a"],
+        ["check", "nowhere"],
+        ["inspect", "nowhere"],
+        ["profile", "nowhere"],
+        ["bench", "nowhere", "--prompts", "{prompts}"],
+        ["bench", "{bundle}", "--prompts", "nowhere"],
+        ["tune", "nowhere", "--prompts", "{prompts}"],
+        ["tune", "{bundle}", "--prompts", "nowhere"],
+        ["deploy", "ray", "nowhere", "-o", "out"],
+        ["deploy", "triton", "nowhere", "-o", "out"],
+        ["build", "nowhere"],
+        ["train", "nowhere", "--kind", "medusa", "--prompts", "{prompts}", "--out", "out"],
+        ["train", "{recipe}", "--kind", "medusa", "--prompts", "nowhere", "--out", "out"],
+        ["write-prompts", "nowhere", "--count", "1", "-o", "out"],
+        ["write-prompts", "{recipe}", "--count", "1", "-o", "out", "--exclude", "nowhere"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_not_there_is_refused_by_name_and_nothing_is_written(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "a", "prompt": "abc"}\n')
+    monkeypatch.chdir(tmp_path)
+    places = {"bundle": tiny_bundle, "prompts": prompts, "recipe": TINY}
+    assert "nowhere" in refusal(*(argument.format(**places) for argument in arguments))
+    assert list(tmp_path.iterdir()) == [prompts]
 
 
 def test_an_unknown_recipe_key_is_named_with_the_nearest(recipe: Callable[..., Path]) -> None:

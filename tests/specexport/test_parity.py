@@ -20,8 +20,8 @@ TOLERANCE = 1e-3
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return exports_under(tmp_path_factory.getbasetemp())["llama"]
+def llama(run_directory: Path) -> Exported:
+    return exports_under(run_directory)["llama"]
 
 
 def parity_after(edit: Callable[[ir.Graph], None], found: Exported, directory: Path) -> ParityReport:
@@ -29,10 +29,10 @@ def parity_after(edit: Callable[[ir.Graph], None], found: Exported, directory: P
     model = ir.load(found.path(ONNXRUNTIME))
     edit(model.graph)
     save_graph(model, directory)
-    layers = found.traced.layout.layers
+    layers = found.layout.layers
     spec = describe_graph(
         model,
-        GraphFacts(CAPACITY, layers, VOCAB_SIZE, found.traced.padded_vocab_size),
+        GraphFacts(CAPACITY, layers, VOCAB_SIZE, found.padded_vocab_size),
         file=GRAPH_NAME,
         profiles=target_profiles([1, 4, 7], 16),
         batch=1,

@@ -1,6 +1,7 @@
 """The path of a draft through some layers is run without the others, from a file of its own, on the same weights."""
 
 from pathlib import Path
+from shutil import copytree
 
 import onnx_ir as ir
 
@@ -15,12 +16,14 @@ from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE
 from tests.specexport.export.exported import CANONICAL, exports_under
 
 
-def test_each_path_is_a_file_of_its_own_on_one_weights_file(cache: Path, tmp_path: Path) -> None:
+def test_each_path_is_a_file_of_its_own_on_one_weights_file(
+    cache: Path, run_directory: Path, tmp_path: Path
+) -> None:
     """ONNX Runtime runs every node of a file, whatever is asked of it."""
-    found = exports_under(tmp_path)["llama"]
-    directory = found.directory / CANONICAL
+    found = exports_under(run_directory)["llama"]
+    directory = copytree(found.directory / CANONICAL, tmp_path / "llama")
     save_reference(take_reference(found.model, vocab_size=VOCAB_SIZE, tokens=8), directory)
-    facts = GraphFacts(CAPACITY, 2, VOCAB_SIZE, found.traced.padded_vocab_size)
+    facts = GraphFacts(CAPACITY, 2, VOCAB_SIZE, found.padded_vocab_size)
     canonical = CanonicalGraph("llama", directory, "tiny llama", facts, None, (), None, hidden_size=64)
     backend = OnnxRuntimeBackend(kind="onnxruntime", provider="cpu", threads=1)
     graph = compile_graph(

@@ -7,7 +7,6 @@ SPECEXPORT_RAY_PYTHON to the interpreter of one that is there.
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from click.testing import CliRunner
 
 from specexport.cli import main
 from specruntime import SamplingParams, complete, open_bundle
-from tests.conftest import REPOSITORY
+from tests.e2e.environments import new_environment
 
 DRIVE = Path(__file__).with_name("drive.py")
 CLIENTS = 6
@@ -25,17 +24,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def ray_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ray_python(runtime_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with Ray and the runtime."""
     if given := os.environ.get("SPECEXPORT_RAY_PYTHON"):
         return Path(given)
-    environment = tmp_path_factory.mktemp("ray") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=120)
-    python = environment / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "-c", REPOSITORY / "constraints.txt"]
-    wanted = ["ray[serve]", f"{REPOSITORY / 'runtime'}[ort,server]"]
-    subprocess.run([*map(str, install), *wanted], check=True, timeout=550)
-    return python
+    environment = new_environment(tmp_path_factory.mktemp("ray") / "venv")
+    environment.install("ray[serve]", f"{runtime_wheel}[ort,server]")
+    return environment.python
 
 
 @pytest.fixture(scope="module")

@@ -122,7 +122,7 @@ def test_a_config_without_a_key_is_refused(directory: Path, target: DraftTarget)
 
 
 @pytest.mark.slow
-def test_a_bundle_with_a_pruned_draft_decodes_as_plain(cache: Path, tmp_path: Path) -> None:
+def test_a_bundle_with_a_pruned_draft_decodes_as_plain(tmp_path: Path) -> None:
     text = (RECIPES / "tiny-random.yaml").read_text()
     source = (
         "  source:\n    noise_of_target:\n      scale: 0.05                  # in units of each weight's own"

@@ -1,8 +1,8 @@
-"""Traces each tiny model once per test session and saves its canonical graph and ONNX Runtime's variants."""
+"""Traces each tiny model once per test run and saves its canonical graph and ONNX Runtime's variants."""
 
-import logging
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,20 @@ import onnx_ir as ir
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from specexport.export import TracedGraph, check_supported, freeze_rope, trace_graph
+from specexport.export import check_supported, freeze_rope, trace_graph
+from specexport.export.support import CacheLayout
 from specexport.graph_files import GRAPH_NAME, save_graph
 from specexport.graph_plan import PLAIN, GraphPlan
 from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.onnxruntime import onnxruntime_passes
 from specexport.passes.planned import plan_passes
 from specexport.quiet import quiet
+from tests.made_once import made_once
 from tests.specexport.export.architectures import EXPORTED, Architecture
 from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE, Graph, Reference, random_ids, run_eager
 
 CANONICAL, ONNXRUNTIME, TREES = "canonical", "onnxruntime", "trees"
+REPORTS_NAME = "reports.json"
 PLANS = {ONNXRUNTIME: PLAIN, TREES: GraphPlan(trees=True)}
 
 
@@ -49,22 +52,24 @@ def random_model(model_type: str, sizes: Mapping[str, Any], seed: int = 0) -> Pr
 
 @dataclass
 class Exported:
-    """A model and its graphs on disk: the canonical one, and each variant once it is asked for."""
+    """A model and its graphs on disk: the canonical one, and each variant once it is asked for.
+
+    The directory belongs to all workers of a test run: read it, write elsewhere.
+    """
 
     architecture: Architecture
     model: PreTrainedModel
+    layout: CacheLayout
     rope: str | None
-    traced: TracedGraph  # its model is the canonical graph as saved
     directory: Path
-    _reports: dict[str, tuple[PassReport, ...]] = field(default_factory=dict)
 
     def graph(self, variant: str) -> Graph:
         return Graph(self.path(variant))
 
     def path(self, variant: str) -> Path:
         """The ONNX file of a variant."""
-        if variant != CANONICAL and variant not in self._reports:
-            self._reports[variant] = self.lower(PLANS[variant], self.directory / variant)
+        if variant != CANONICAL:
+            made_once(self.directory / variant, lambda place: self._lower_and_report(variant, place))
         return self.directory / variant / GRAPH_NAME
 
     def lower(self, plan: GraphPlan, directory: Path) -> tuple[PassReport, ...]:
@@ -76,11 +81,19 @@ class Exported:
         save_graph(model, directory)
         return reports
 
+    def _lower_and_report(self, variant: str, directory: Path) -> None:
+        reports = self.lower(PLANS[variant], directory)
+        (directory / REPORTS_NAME).write_text(json.dumps([asdict(report) for report in reports]))
+
+    @property
+    def padded_vocab_size(self) -> int:
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
     @property
     def reports(self) -> tuple[PassReport, ...]:
         """What the passes of ONNX Runtime's plain variant did."""
-        self.path(ONNXRUNTIME)
-        return self._reports[ONNXRUNTIME]
+        told = json.loads((self.path(ONNXRUNTIME).parent / REPORTS_NAME).read_text())
+        return tuple(PassReport(r["name"], r["changed"], tuple(r["reasons"])) for r in told)
 
     @cached_property
     def references(self) -> list[Reference]:
@@ -89,20 +102,22 @@ class Exported:
 
 
 def export(architecture: Architecture, directory: Path, *, capacity: int = CAPACITY) -> Exported:
-    logging.disable(logging.INFO)  # or pytest records the tracer's debug log, at the price of another trace
+    """The model of `architecture`, its graph in `directory`: traced now unless it is there."""
     with quiet():
         model = random_model(architecture.model_type, architecture.sizes)
         layout = check_supported(model)
         rope = freeze_rope(model, capacity)
-        traced = trace_graph(model, layout, capacity=capacity, vocab_size=VOCAB_SIZE)
-        (directory / CANONICAL).mkdir(parents=True)
-        save_graph(traced.model, directory / CANONICAL)
-    logging.disable(logging.NOTSET)
-    return Exported(architecture, model, rope, traced, directory)
+
+        def trace(place: Path) -> None:
+            place.mkdir()
+            save_graph(trace_graph(model, layout, capacity=capacity, vocab_size=VOCAB_SIZE).model, place)
+
+        made_once(directory / CANONICAL, trace)
+    return Exported(architecture, model, layout, rope, directory)
 
 
 class ExportedArchitectures:
-    """The exports of this test session, made when first asked for."""
+    """The exports of this test run, made when first asked for."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -117,5 +132,5 @@ class ExportedArchitectures:
 
 @cache
 def exports_under(base: Path) -> ExportedArchitectures:
-    """One for all tests of a session, whose temporary directory is `base`: tracing is what takes the time."""
+    """One for all tests of a run, whose workers share `base`: tracing is what takes the time."""
     return ExportedArchitectures(base / "exported")

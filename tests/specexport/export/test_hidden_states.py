@@ -78,7 +78,7 @@ def run_outputs(path: str, found: Exported, outputs: tuple[str, ...]) -> dict[st
 @pytest.mark.parametrize("model_type", [a.model_type for a in EXPORTED if a.asked_for])
 def test_the_canonical_graph_carries_them(exported: ExportedArchitectures, model_type: str) -> None:
     found = exported[model_type]
-    names = hidden_names(found.traced.layout.layers)
+    names = hidden_names(found.layout.layers)
     outputs = run_outputs(str(found.path(CANONICAL)), found, names)
     for name, expected in eager_hidden(found).items():
         assert relative(outputs[name][0], expected[FILL:]) < 1e-4, name
