@@ -5,6 +5,7 @@ Runs in its own process and imports the runtime alone. Prints one JSON object, m
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 
@@ -25,7 +26,7 @@ def probe(bundle: Path, threads: int | None) -> dict[str, float]:
         next(generate(session, ids, SamplingParams(max_tokens=1), opened.tokenizer))
         marks.append(perf_counter())
     names = ("import", "open", "session", "text", "first")
-    return {name: 1e3 * (end - start) for name, start, end in zip(names, marks, marks[1:], strict=True)}
+    return {name: 1e3 * (end - start) for name, (start, end) in zip(names, pairwise(marks), strict=True)}
 
 
 if __name__ == "__main__":
