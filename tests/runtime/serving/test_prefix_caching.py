@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from specruntime import EngineFailed, InvalidArgument, SamplingParams, complete
+from specruntime import EngineFailed, InvalidArgument, SamplingParams
 from specruntime.bundle import LoadedBundle
 from specruntime.manifest import DraftSpec, ModelDraft, NgramDraft
 from specruntime.serving import (
@@ -23,6 +23,7 @@ from specruntime.serving import (
 from specruntime.serving.prefixes import Prefixes
 from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
 from tests.runtime.scripted_engine import VOCAB, Language, draft_spec
+from tests.runtime.serving.scripted_work import alone
 
 CHUNK, CAPACITY = 8, 128  # of the scripted bundles
 NGRAM = NgramDraft(k=4, max_n=3, min_n=1)
@@ -42,13 +43,6 @@ def made(
 def work(prompt: Sequence[int], *, max_tokens: int = 12, seed: int = 0, speculate: bool = True) -> Work:
     params = SamplingParams(temperature=0.8 if seed else 0.0, seed=seed, max_tokens=max_tokens)
     return Work(np.array(prompt), params, speculate)
-
-
-def alone(bundle: LoadedBundle, asked: Work) -> list[int]:
-    session = bundle.new_session(speculate=False)
-    answer = complete(session, asked.prompt, asked.params)
-    session.close()
-    return list(answer.token_ids)
 
 
 def ask(scheduler: Scheduler, asked: Work) -> tuple[list[int], int]:
