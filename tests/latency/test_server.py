@@ -42,7 +42,8 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def port(real_bundle: Path) -> Iterator[int]:
-    with serving(real_bundle, "--slots", "1", "--prefix-caching", "off") as server:  # the library computes it too
+    """Neither side takes the prompt's rows over from the answer before."""
+    with serving(real_bundle, "--slots", "1", "--prefix-caching", "off") as server:
         yield server.port
 
 
