@@ -1,8 +1,27 @@
 """What decides the shape of a draft model. Owned by the draft's config.json; formats are read in `formats`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from transformers import LlamaConfig
+
+from specexport.errors import CheckpointUnsupported
+
+
+@contextmanager
+def describing_layers(name: str) -> Iterator[None]:
+    """Around what makes a config or layers of keys that came from a file; `name` is what messages call the draft.
+
+    Raises `CheckpointUnsupported` for whatever transformers and torch raise on values that do not fit together.
+    """
+    try:
+        yield
+    except CheckpointUnsupported:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise CheckpointUnsupported(f"{name}: its config.json describes no Llama layer: {reason}") from None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from transformers import LlamaConfig
 
-from specexport.draft_models.configs import EagleConfig
+from specexport.draft_models.configs import EagleConfig, describing_layers
 from specexport.draft_models.files import DraftFiles
 from specexport.draft_models.targets import DraftTarget
 from specexport.errors import CheckpointUnsupported
@@ -71,7 +71,7 @@ def read_eagle_format(files: DraftFiles, kind: EagleKind, target: DraftTarget) -
             target_hidden_size=target.hidden_size,
             target_vocab_size=_size(config, "vocab_size", files.name, target.padded_vocab_size),
             draft_vocab_size=target.padded_vocab_size,
-            fc_bias=bool(config.get("bias", True)),
+            fc_bias=_flag(config, "bias", files.name, True),
             own_embeddings=EMBEDDINGS in files.weights,
         )
     )
@@ -87,13 +87,13 @@ def _read_speculators(files: DraftFiles, kind: EagleKind, target: DraftTarget) -
     if kind == "eagle3":
         found = _eagle3_config(files, config, layer, target)
         return EagleFormat(found, renames=(("layers.0.", "midlayer."),))
-    norms = bool(config.get("layernorms", False))
+    norms = _flag(config, "layernorms", files.name)
     found = EagleConfig(
         layer=layer_config(layer, files.name, target),
         target_hidden_size=target.hidden_size,
         target_vocab_size=_size(layer, "vocab_size", files.name, target.padded_vocab_size),
         draft_vocab_size=target.padded_vocab_size,
-        fc_bias=bool(config.get("fusion_bias", False)),
+        fc_bias=_flag(config, "fusion_bias", files.name),
         extra_norms=norms,
         input_norm=norms,
         own_embeddings=EMBEDDINGS in files.weights,
@@ -111,8 +111,8 @@ def _eagle3_config(
         target_vocab_size=vocab_size,
         draft_vocab_size=_size(config, "draft_vocab_size", files.name, vocab_size),
         layer_ids=_layer_ids(config, files.name, target),
-        norm_before_residual=bool(config.get("norm_before_residual", False)),
-        norm_output=bool(config.get("norm_output", False)),
+        norm_before_residual=_flag(config, "norm_before_residual", files.name),
+        norm_output=_flag(config, "norm_output", files.name),
         own_embeddings=EMBEDDINGS in files.weights,
     )
 
@@ -127,12 +127,9 @@ def layer_config(
             f"{name}: its decoder layer is a {kind!r} one, expected 'llama'; other layers are not supported"
         )
     kept = {key: value for key, value in stated.items() if key not in ("architectures", "auto_map", "dtype")}
-    kept["attention_bias"] = bool(stated.get(bias_key, stated.get("attention_bias", False)))
-    try:
+    kept["attention_bias"] = _flag(stated, bias_key, name, _flag(stated, "attention_bias", name))
+    with describing_layers(name):
         config = LlamaConfig(**kept)
-    except Exception as error:  # config classes raise their own on values that do not fit together
-        reason = " ".join(str(error).split())[:200]
-        raise CheckpointUnsupported(f"{name}: its config.json describes no Llama layer: {reason}") from None
     if config.num_hidden_layers < 1:
         raise CheckpointUnsupported(
             f"{name}: num_hidden_layers is {config.num_hidden_layers}, expected 1 or more"
@@ -174,6 +171,15 @@ def _size(config: Mapping[str, Any], key: str, name: str, default: int) -> int:
         return default
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise CheckpointUnsupported(f"{name}: {key} is {value!r} in config.json, expected a number above 0")
+    return value
+
+
+def _flag(config: Mapping[str, Any], key: str, name: str, default: bool = False) -> bool:
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise CheckpointUnsupported(f"{name}: {key} is {value!r} in config.json, expected true or false")
     return value
 
 

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from specexport.errors import CheckpointUnsupported
 from specruntime.closed_schema import nearest
 
+_STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
 
 def fill_module(
     module: nn.Module, weights: Mapping[str, Tensor], expected: Mapping[str, str], name: str
@@ -45,12 +47,18 @@ def require_keys(weights: Mapping[str, Tensor], expected: set[str], name: str) -
 
 
 def require_shape(key: str, found: Tensor, expected: tuple[int, ...], name: str) -> None:
-    """Raises `CheckpointUnsupported` with both shapes, or for a weight that is no number."""
+    """Raises `CheckpointUnsupported` with both shapes or types, or for a weight that is no number."""
     if tuple(found.shape) != expected:
         raise CheckpointUnsupported(
             f"{name}: {key} is {list(found.shape)}, expected {list(expected)} by its config and its target"
         )
-    if prod(expected) and not torch.isfinite(found if found.is_floating_point() else torch.zeros(1)).all():
+    if found.dtype not in _STORED or found.layout is not torch.strided:
+        form = "" if found.layout is torch.strided else f" ({str(found.layout).removeprefix('torch.')})"
+        raise CheckpointUnsupported(
+            f"{name}: {key} is of {str(found.dtype).removeprefix('torch.')}{form}, expected float32, float16 or "
+            "bfloat16: numbers with a scale of their own are not read; save the draft in one of these types"
+        )
+    if prod(expected) and not torch.isfinite(found).all():
         raise CheckpointUnsupported(
             f"{name}: {key} holds values that are not finite; train or fetch it again"
         )

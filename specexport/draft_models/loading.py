@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from specexport.draft_models.configs import EagleConfig
+from specexport.draft_models.configs import EagleConfig, describing_layers
 from specexport.draft_models.eagle import EagleDraft
 from specexport.draft_models.eagle3 import Eagle3Draft
 from specexport.draft_models.eagle_formats import (
@@ -40,7 +40,8 @@ def load_eagle(directory: Path, kind: EagleKind, target: DraftTarget, name: str)
     files = read_draft_files(directory, name)
     found = read_eagle_format(files, kind, target)
     _require_fit(found.config, target, name)
-    draft = Eagle3Draft(found.config) if kind == "eagle3" else EagleDraft(found.config)
+    with describing_layers(name):
+        draft = Eagle3Draft(found.config) if kind == "eagle3" else EagleDraft(found.config)
     cast_weights(draft, target.dtype)
     _fill(draft, found, files)
     if isinstance(draft, Eagle3Draft):

@@ -15,6 +15,7 @@ from specexport.errors import CheckpointUnsupported
 
 MODULE_PREFIX = "medusa_head."
 HEADS_KEY, LAYERS_KEY = "medusa_num_heads", "medusa_num_layers"
+_MOST = 64  # heads, or blocks of one: modules are made for them before the weights are compared
 _PREFIXES = (MODULE_PREFIX, "medusa_lm_head.")
 
 
@@ -37,7 +38,8 @@ def read_medusa_format(files: DraftFiles, target: DraftTarget) -> MedusaFormat:
     prefix = next((p for p in _PREFIXES if any(key.startswith(p) for key in files.weights)), "")
     stated = files.config.get("hidden_size")
     block = files.weights.get(f"{prefix}0.0.linear.weight")
-    found = stated if isinstance(stated, int) else block.shape[0] if block is not None else target.hidden_size
+    stored = block.shape[0] if block is not None and block.ndim else target.hidden_size
+    found = stated if isinstance(stated, int) else stored
     if found != target.hidden_size:
         raise CheckpointUnsupported(
             f"{files.name}: its heads read hidden states of {found}, expected {target.hidden_size}, the hidden size of "
@@ -45,7 +47,7 @@ def read_medusa_format(files: DraftFiles, target: DraftTarget) -> MedusaFormat:
         )
     own = f"{prefix}0.{layers}.weight"
     head = files.weights.get(own)
-    if head is not None and head.shape[0] != target.padded_vocab_size:
+    if head is not None and head.ndim and head.shape[0] != target.padded_vocab_size:
         raise CheckpointUnsupported(
             f"{files.name}: {own} scores {head.shape[0]} tokens, expected {target.padded_vocab_size}, the rows of the "
             f"LM head of the target {target.name}: the draft is for another target"
@@ -62,9 +64,9 @@ def read_medusa_format(files: DraftFiles, target: DraftTarget) -> MedusaFormat:
 
 def _count(config: Mapping[str, Any], key: str, name: str) -> int:
     value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
         raise CheckpointUnsupported(
             f"{name}: {key} is {value!r} in config.json, expected the number of {key.removeprefix('medusa_num_')} as "
-            "published with Medusa heads"
+            f"published with Medusa heads, 1 to {_MOST}"
         )
     return value

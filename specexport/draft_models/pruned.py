@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specexport.draft_models.configs import describing_layers
 from specexport.draft_models.embeddings import embeddings_sha256
 from specexport.draft_models.files import CONFIG_NAME, DraftFiles, read_draft_files
 from specexport.draft_models.key_sets import fill_module
@@ -93,7 +94,9 @@ def load_pruned(directory: Path, target: DraftTarget, name: str) -> PrunedForCau
     files = read_draft_files(directory, name)
     config = _read_config(files, target)
     _require_same_tables(files, target)
-    model = new_pruned(config, target, _read_ids(files, target))
+    ids = _read_ids(files, target)
+    with describing_layers(name):
+        model = new_pruned(config, target, ids)
     cast_weights(model, target.dtype)
     weights = {key: tensor for key, tensor in files.weights.items() if key != IDS_KEY}
     fill_module(model, weights, {key: key for key in _own(model)}, name)
@@ -111,7 +114,8 @@ def _read_config(files: DraftFiles, target: DraftTarget) -> LlamaConfig:
         raise CheckpointUnsupported(
             f"{files.name}: its {CONFIG_NAME} lacks {missing[0]}; save the draft anew"
         )
-    config = LlamaConfig(**{key: files.config[key] for key in _CONFIG_KEYS})
+    with describing_layers(files.name):
+        config = LlamaConfig(**{key: files.config[key] for key in _CONFIG_KEYS})
     for key, found, expected in (
         ("hidden_size", config.hidden_size, target.hidden_size),
         ("vocab_size", config.vocab_size, target.padded_vocab_size),

@@ -13,6 +13,7 @@ from specexport.draft_models.eagle_formats import EagleKind, default_layer_ids
 from specexport.draft_models.loading import attach, cast_weights
 from specexport.draft_models.medusa import MedusaHeads
 from specexport.draft_models.targets import DraftTarget
+from specexport.errors import CheckpointUnsupported
 
 AnyDraft = TypeVar("AnyDraft", EagleDraft, Eagle3Draft, MedusaHeads)
 
@@ -23,7 +24,10 @@ _SCALE = 0.2  # of weights; large enough that a draft's candidates differ from t
 def random_eagle(
     kind: EagleKind, target: DraftTarget, *, seed: int, draft_vocab_size: int | None = None
 ) -> EagleDraft | Eagle3Draft:
-    """One Llama layer of the target's hidden size. EAGLE-3: the draft scores every n-th token of the target."""
+    """One Llama layer of the target's hidden size. EAGLE-3: the draft scores every n-th token of the target.
+
+    Raises `CheckpointUnsupported` for a `draft_vocab_size` beyond the target's.
+    """
     heads = max(1, target.hidden_size // _HEAD_DIM)
     layer = LlamaConfig(
         hidden_size=target.hidden_size,
@@ -36,6 +40,11 @@ def random_eagle(
         vocab_size=len(target.embeddings),
     )
     size = draft_vocab_size or target.vocab_size
+    if size > target.vocab_size:
+        raise CheckpointUnsupported(
+            f"source.random.draft_vocab_size: found {size}, expected at most {target.vocab_size}, the tokens of the "
+            f"target {target.name}"
+        )
     config = EagleConfig(
         layer=layer,
         target_hidden_size=target.hidden_size,

@@ -21,8 +21,10 @@ from specexport.draft_models import (
     load_eagle,
     load_medusa,
     save_draft,
+    writing,
 )
 from specexport.draft_models.loading import cast_weights
+from specexport.draft_models.random_drafts import random_eagle
 from specexport.errors import CheckpointUnsupported, SourceError
 
 Weights = dict[str, Tensor]
@@ -254,6 +256,15 @@ REFUSED = {
     "t2d of another": (_put("t2d", torch.arange(272) < 100), ["t2d flags 100", "not the same"]),
     "speculators without layer": (_set(speculators_model_type="eagle3"), ["transformer_layer_config"]),
     "another kind": (_set(speculators_model_type="eagle"), ["'eagle'", "'eagle3'"]),
+    "unknown activation": (_set(hidden_act="sile"), ["config.json", "'sile'"]),
+    "unknown rotary scaling": (_set(rope_parameters={"rope_type": "far"}), ["config.json", "'far'"]),
+    "no key heads": (_set(num_key_value_heads=0), ["config.json", "no Llama layer"]),
+    "more than memory": (_set(intermediate_size=10**13), ["config.json", "no Llama layer"]),
+    "flag in words": (_set(norm_output="false"), ["norm_output is 'false'", "true or false"]),
+    "integer weights": (_put("norm.weight", torch.ones(32, dtype=torch.int8)), ["norm.weight", "int8", "float16"]),
+    "float8 weights": (
+        _put("norm.weight", torch.ones(32).to(torch.float8_e4m3fn)), ["norm.weight", "float8_e4m3fn", "float16"]
+    ),
 }  # fmt: skip
 
 
@@ -295,6 +306,12 @@ def test_medusa_heads_of_another_target_are_refused(
         (config | {"medusa_num_heads": 4}, weights, "medusa_head.3.0.linear.bias"),
         (config | {"medusa_num_heads": 2}, weights, "does not use"),
         (config | {"medusa_num_layers": 0}, weights, "medusa_num_layers is 0"),
+        (config | {"medusa_num_heads": 10**9}, weights, "medusa_num_heads is 1000000000 .* 1 to 64"),
+        (
+            {key: value for key, value in config.items() if key != "hidden_size"},
+            weights | {"medusa_head.0.0.linear.weight": torch.tensor(1.0)},
+            r"is \[\], expected \[32, 32\]",
+        ),
         (
             config,
             weights | {"medusa_head.0.2.weight": torch.zeros(100, 32)},
@@ -366,3 +383,26 @@ def test_a_target_of_another_width_is_named(eagle3: Eagle3Draft, target: DraftTa
     other = replace(target, name="wider", hidden_size=48)
     with pytest.raises(CheckpointUnsupported, match=r"target_hidden_size is 32, expected 48.*wider"):
         load_eagle(place, "eagle3", other, "it")
+
+
+def test_a_random_draft_knows_no_more_tokens_than_its_target(target: DraftTarget) -> None:
+    with pytest.raises(
+        CheckpointUnsupported, match=r"draft_vocab_size: found 300, expected at most 259, .* tiny"
+    ):
+        random_eagle("eagle3", target, seed=1, draft_vocab_size=300)
+
+
+def test_a_draft_that_cannot_be_written_whole_leaves_the_old_one(
+    eagle3: Eagle3Draft, target: DraftTarget, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_draft(eagle3, place)
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+
+    def interrupted(weights: Weights, path: Path, **options: object) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writing, "save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_draft(random_eagle("eagle3", target, seed=2, draft_vocab_size=50), place)
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before

@@ -121,6 +121,18 @@ def test_a_config_without_a_key_is_refused(directory: Path, target: DraftTarget)
         load_pruned(directory, target, "draft")
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("hidden_act", "sile"), ("num_hidden_layers", "2"), ("head_dim", 0)]
+)
+def test_a_config_of_no_llama_layers_is_refused(
+    key: str, value: object, directory: Path, target: DraftTarget
+) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(CheckpointUnsupported, match=r"draft: its config\.json describes no Llama layer"):
+        load_pruned(directory, target, "draft")
+
+
 @pytest.mark.slow
 def test_a_bundle_with_a_pruned_draft_decodes_as_plain(tmp_path: Path) -> None:
     text = (RECIPES / "tiny-random.yaml").read_text()
