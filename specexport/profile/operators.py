@@ -49,7 +49,7 @@ class WindowProfile:
 def profile_windows(
     name: str, spec: GraphSpec, root: Path, options: EngineOptions, *, repeats: int = _REPEATS
 ) -> tuple[WindowProfile, ...]:
-    """Every window of the graph's own file, `CONTEXT_ROWS` tokens in the cache; medians over `repeats`.
+    """Every window of the graph, `CONTEXT_ROWS` tokens in the cache; medians over `repeats`.
 
     Raises `InvalidArgument` for an engine that writes no such profile.
     """
@@ -57,32 +57,33 @@ def profile_windows(
         raise InvalidArgument(
             f"{spec.file} runs on {spec.engine.kind}, expected onnxruntime, whose profile names operators"
         )
-    own = tuple(profile for profile in spec.profiles if profile.file is None)
-    spec = spec.model_copy(update={"profiles": own})
     times = measure_window_times(spec, root, options=options)
     events = _record(spec, root, options, repeats)
     return tuple(
-        WindowProfile(name, p.name, p.width, times[p.name], _sum_up(runs))
-        for p, runs in zip(own, events, strict=True)
+        WindowProfile(name, p.name, p.width, times[p.name], _sum_up(events[p.name])) for p in spec.profiles
     )
 
 
 def _record(
     spec: GraphSpec, root: Path, options: EngineOptions, repeats: int
-) -> list[list[list[dict[str, Any]]]]:
-    """Node events by profile and by run."""
+) -> dict[str, list[list[dict[str, Any]]]]:
+    """Node events of each run, by profile."""
     with TemporaryDirectory() as directory:
         to_file = EngineOptions(options.threads, options.provider, Path(directory) / "operators")
         engine = open_engine(spec, root, to_file)
         assert isinstance(engine, OrtEngine), "checked by the caller"
         try:
             _run_all(engine, spec, repeats)
-            events = json.loads(Path(engine.end_profiling()).read_text())
+            written = {file: json.loads(path.read_text()) for file, path in engine.end_profiling().items()}
         finally:
             engine.close()
-    runs = _split_by_run(events)
-    warm = len(runs) - repeats * len(spec.profiles)
-    return [runs[warm + n * repeats : warm + (n + 1) * repeats] for n in range(len(spec.profiles))]
+    found: dict[str, list[list[dict[str, Any]]]] = {}
+    for file, events in written.items():
+        runs = _split_by_run(events)
+        names = [profile.name for profile in spec.profiles if (profile.file or spec.file) == file]
+        for number, name in enumerate(names, start=-len(names)):  # the first runs were there to warm up
+            found[name] = runs[len(runs) + number * repeats :][:repeats]
+    return found
 
 
 def _run_all(engine: OrtEngine, spec: GraphSpec, repeats: int) -> None:

@@ -57,6 +57,9 @@ class OrtEngine:
         ] = {}  # by file: the graph's own, and paths that run without the rest of it
         for file in dict.fromkeys((spec.file, *(p.file for p in spec.profiles if p.file is not None))):
             settings = _session_options(ort, entry, options)
+            if options.profile_to is not None:
+                settings.enable_profiling = True
+                settings.profile_file_prefix = f"{options.profile_to}-{len(self._sessions)}"
             if file != spec.file:
                 # Packed copies of weights would be private to the session; unpacked they are the mapped file's pages.
                 settings.add_session_config_entry("session.disable_prepacking", "1")
@@ -76,9 +79,9 @@ class OrtEngine:
             raise WrongState("the engine is closed; open the bundle again")
         return OrtBatch(self._sessions, self.spec, rows, self._warm)
 
-    def end_profiling(self) -> str:
-        """Stops the profile asked for by `EngineOptions.profile_to`; the path of the JSON file."""
-        return str(self._sessions[self.spec.file].end_profiling())
+    def end_profiling(self) -> dict[str, Path]:
+        """Stops the profile asked for by `EngineOptions.profile_to`; the JSON file it wrote, by the graph's file."""
+        return {file: Path(session.end_profiling()) for file, session in self._sessions.items()}
 
     def close(self) -> None:
         self._sessions = {}
@@ -188,9 +191,6 @@ def _session_options(ort: Any, entry: OnnxRuntimeEngine, options: EngineOptions)
     settings.inter_op_num_threads = 1
     if not options.spinning:
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if options.profile_to is not None:
-        settings.enable_profiling = True
-        settings.profile_file_prefix = str(options.profile_to)
     return settings
 
 
