@@ -29,6 +29,10 @@ class _Way:
         self.seconds = kept * self.seconds + seconds
         self.steps += 1
 
+    def faded(self, kept: float, rows: float) -> "_Way":
+        """A part of what is known, for `rows` times as many rows in a step that takes as long."""
+        return _Way(kept * rows * self.tokens, kept * self.seconds, self.steps)
+
     @property
     def speed(self) -> float:
         """Tokens per second."""
@@ -42,6 +46,17 @@ class _Rows:
         self.ways = {True: _Way(), False: _Way()}
         self.pause, self.backoff = _FIRST_PAUSE, _FIRST_PAUSE
         self.probing = False
+
+    def guess(self, rows: float) -> "_Rows":
+        """What it is for `rows` times as many: the way that was better here is tried first, the other by a probe."""
+        guessed = _Rows()
+        guessed.ways = {drafting: way.faded(_PROBED, rows) for drafting, way in self.ways.items()}
+        guessed.pause = guessed.backoff = self.backoff
+        return guessed
+
+    @property
+    def tried(self) -> bool:
+        return all(way.steps >= _FIRST for way in self.ways.values())
 
     @property
     def better(self) -> bool:
@@ -80,9 +95,17 @@ class Speculation:
         """Whether a step of so many decoding rows drafts."""
         if self._up_to is not None:
             return rows <= self._up_to
-        return rows < 2 or self._known.setdefault(rows, _Rows()).choose()
+        return rows < 2 or self._of(rows).choose()
 
     def learn(self, rows: int, drafting: bool, tokens: int, seconds: float) -> None:
         """What a step of decoding rows alone committed, and how long it took."""
         if self._up_to is None and rows >= 2:
-            self._known.setdefault(rows, _Rows()).add(drafting, tokens, seconds)
+            self._of(rows).add(drafting, tokens, seconds)
+
+    def _of(self, rows: int) -> _Rows:
+        """Begins with what the nearest number of rows has learned: rows end one by one, each time a new number."""
+        if rows not in self._known:
+            tried = [number for number, known in self._known.items() if known.tried]
+            nearest = min(tried, key=lambda number: abs(number - rows), default=None)
+            self._known[rows] = _Rows() if nearest is None else self._known[nearest].guess(rows / nearest)
+        return self._known[rows]

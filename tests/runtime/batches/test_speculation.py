@@ -34,6 +34,28 @@ def test_a_change_is_noticed() -> None:
     assert speed(speculation, 4, 400, 3.0, 1.5) >= 0.8 * 4 * 3.0 / 1.5
 
 
+@pytest.mark.parametrize(("tokens", "seconds"), [(1.2, 2.5), (3.0, 1.5)])
+def test_rows_that_end_one_by_one_cost_no_new_trial(tokens: float, seconds: float) -> None:
+    speculation = Speculation()
+    speed(speculation, 8, 40, tokens, seconds)
+    drafted = 0
+    for rows in range(7, 1, -1):
+        for _ in range(6):
+            drafting = speculation.allows(rows)
+            drafted += drafting
+            speculation.learn(
+                rows, drafting, round(rows * tokens) if drafting else rows, seconds if drafting else 1
+            )
+    assert drafted == (36 if tokens / seconds > 1 else 0)
+
+
+def test_what_other_rows_say_is_soon_forgotten() -> None:
+    speculation = Speculation()
+    speed(speculation, 2, 100, 3.0, 1.5)
+    assert speed(speculation, 8, 100, 1.0, 2.5) >= 0.93 * 8
+    assert speed(speculation, 4, 200, 3.0, 1.5) >= 0.9 * 4 * 3.0 / 1.5
+
+
 def test_one_row_decides_for_itself() -> None:
     speculation = Speculation()
     for _ in range(20):
