@@ -1,6 +1,7 @@
 """`train`: from a recipe and prompts to a trained draft."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,14 +41,13 @@ _SMALLEST_VOCABULARY = 16
 @click.option(
     "--depth",
     type=click.IntRange(1, 16),
-    default=4,
-    show_default=True,
-    help="Tokens in a row to foretell: Medusa heads, unrolled EAGLE-3 steps.",
+    help="Tokens in a row to foretell: Medusa heads, unrolled EAGLE-3 steps. Default: 4, or the heads of --start.",
 )
 @click.option(
     "--vocabulary",
     type=click.IntRange(min=_SMALLEST_VOCABULARY),
-    help="Ids the draft can say, the most frequent of the answers. Default: 8192, or those of --start.",
+    help="Ids the draft can say, the most frequent of the answers; Medusa heads say all and learn from these. Default: "
+    "8192, or those of --start.",
 )
 @click.option(
     "--layers",
@@ -78,7 +78,7 @@ def train_command(
     epochs: int,
     threads: int | None,
     seed: int,
-    depth: int,
+    depth: int | None,
     vocabulary: int | None,
     layers: tuple[int, ...] | None,
     learning_rate: float | None,
@@ -95,6 +95,10 @@ def train_command(
     """
     if layers is not None and kind != "model":
         raise click.UsageError(f"--layers: found with --kind {kind}, expected with --kind model only")
+    if layers is not None and start is not None:
+        raise click.UsageError(
+            "--layers: found with --start, whose draft has its layers; leave out one of them"
+        )
     from specexport.recipe import load_recipe
 
     loaded = load_recipe(recipe)
@@ -119,7 +123,7 @@ def train_command(
         answer_tokens=answer_tokens,
         start=start,
         restart=restart,
-        command=" ".join(["specexport", *sys.argv[1:]]),
+        command=shlex.join(["specexport", *sys.argv[1:]]),
     )
     acceptance = train_draft(loaded, order, Reports(say, Occasionally(say).count, _say_step))
     length = 1 + sum(acceptance)

@@ -52,8 +52,10 @@ def write_prompts_command(
     from specexport.training.prompts_file import Excluded, append_prompts, read_prompts
 
     loaded = load_recipe(recipe)
-    excluded = Excluded([prompt for path in exclude for prompt in read_prompts(path)])
-    known = read_prompts(output) if output.is_file() else []
+    excluded = Excluded([prompt for path in exclude for prompt in read_prompts(path, "--exclude")])
+    known = read_prompts(output, "--output") if output.is_file() and output.stat().st_size else []
+    if not output.absolute().parent.is_dir():
+        raise click.UsageError(f"--output: {output.absolute().parent} is no directory; create it first")
     lines = [line for line in openings.read_text(encoding="utf-8").splitlines() if line] if openings else []
     if len(known) >= count:
         click.echo(f"{output}: holds {len(known)} prompts")

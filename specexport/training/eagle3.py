@@ -43,6 +43,7 @@ class Eagle3Task(Task):
             begin, end = (first if step else 0), width - step
             if step:
                 hidden = hidden[:, first:end] if step == 1 else hidden[:, : end - first]
+                hidden = self.draft.fed_back(hidden)
             embeds = self.draft.embed(batch.ids[:, begin + step + 1 : end + step + 1])
             mask = unrolled(width, first, step) if step else None
             hidden = self.draft.layer(hidden, embeds, positions[:, begin + step : end + step], mask, cache)

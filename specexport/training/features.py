@@ -6,8 +6,8 @@ written after its rows, so a run that was cut off continues at the last whole ba
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,14 @@ from transformers import PreTrainedModel
 from specexport.errors import TrainingRefused
 from specexport.training.dialogues import Dialogue
 
-Numbered = tuple[int, Dialogue]
 _SPANS = "spans.jsonl"
 _SETUP = "setup.json"
 
 
 @dataclass(frozen=True)
 class Span:
-    """A dialogue's rows: `start` to `start + length`, the answer from row `start + answer_start`.
+    """A dialogue's rows: `start` to `start + length`, the answer from row `start + answer_start`."""
 
-    `index` is its place among the dialogues.
-    """
-
-    index: int
     start: int
     length: int
     answer_start: int
@@ -60,6 +55,18 @@ def default_layer_ids(layers: int) -> tuple[int, int, int]:
     return (2, layers // 2, layers - 3)
 
 
+def stored_setup(directory: Path) -> Setup | None:
+    """Of the store in `directory`; None where there is none."""
+    path = directory / _SETUP
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        return Setup(found["target"], found["hidden_size"], tuple(found["layer_ids"]))
+    except (ValueError, KeyError, TypeError):
+        raise TrainingRefused(f"{path}: does not say what the features are of; delete {directory}") from None
+
+
 class FeatureStore:
     """Memory-mapped columns of one directory."""
 
@@ -70,7 +77,7 @@ class FeatureStore:
         self._widths = {name: width for name, width in widths.items() if width}
         directory.mkdir(parents=True, exist_ok=True)
         self._claim()
-        self.spans = [Span(**json.loads(line)) for line in _whole_lines(directory / _SPANS)]
+        self.spans = [_read_span(line) for line in _whole_lines(directory / _SPANS)]
         self._cut_to(self.spans[-1].start + self.spans[-1].length if self.spans else 0)
 
     def append(self, columns: dict[str, NDArray[Any]], spans: Sequence[Span]) -> None:
@@ -90,14 +97,23 @@ class FeatureStore:
         bits = np.memmap(path, dtype=np.int16, mode="c").reshape(-1, width)
         return torch.from_numpy(bits).view(torch.bfloat16)
 
+    def find(self, dialogues: Sequence[Dialogue]) -> list[Span | None]:
+        """The rows of each dialogue, by its ids; None where they are not there."""
+        ids = self.rows("ids").numpy() if self.spans else np.empty(0, np.int32)
+        known = {
+            (span.answer_start, ids[span.start : span.start + span.length].tobytes()): span
+            for span in self.spans
+        }
+        return [known.get((len(d.prompt_ids), np.array(d.ids, np.int32).tobytes())) for d in dialogues]
+
     def _claim(self) -> None:
-        path = self._directory / _SETUP
-        stated = json.loads(json.dumps(asdict(self.setup)))
-        if not path.is_file():
-            path.write_text(json.dumps(stated))
-        elif (found := json.loads(path.read_text())) != stated:
+        found = stored_setup(self._directory)
+        if found is None:
+            (self._directory / _SETUP).write_text(json.dumps(asdict(self.setup)))
+        elif found != self.setup:
             raise TrainingRefused(
-                f"{self._directory}: holds features of {found}, expected {stated}; choose another --work directory"
+                f"{self._directory}: holds features of {asdict(found)}, expected {asdict(self.setup)}; choose another "
+                "--work directory"
             )
 
     def _cut_to(self, rows: int) -> None:
@@ -117,26 +133,26 @@ class FeatureStore:
 def add_features(
     store: FeatureStore,
     model: PreTrainedModel,
-    dialogues: Iterable[Dialogue],
+    dialogues: Sequence[Dialogue],
     *,
     tokens_per_batch: int = 4096,
     progress: Callable[[int], None] = lambda rows: None,
-) -> None:
-    """Runs the target, in the precision it is in, on the dialogues that the store lacks (it holds the first ones).
+) -> list[Span]:
+    """Runs the target, in the precision it is in, on the dialogues that the store lacks; -> the rows of each dialogue.
 
+    The store may hold others as well, of earlier prompts.
     Padding is on the right, where causal attention keeps it out of every real row.
     """
-    there = {span.index for span in store.spans}
-    missing = [item for item in enumerate(dialogues) if item[0] not in there]
+    missing = [d for d, span in zip(dialogues, store.find(dialogues), strict=True) if span is None]
     with torch.inference_mode():
         for group in _windows(missing, 512):
             for batch in _by_length(group, tokens_per_batch):
                 _add_batch(store, model, batch)
                 progress(store.spans[-1].start + store.spans[-1].length)
+    return [span for span in store.find(dialogues) if span is not None]
 
 
-def _add_batch(store: FeatureStore, model: PreTrainedModel, numbered: Sequence[Numbered]) -> None:
-    batch = [dialogue for _, dialogue in numbered]
+def _add_batch(store: FeatureStore, model: PreTrainedModel, batch: Sequence[Dialogue]) -> None:
     width = max(len(dialogue.ids) for dialogue in batch)
     ids = torch.zeros(len(batch), width, dtype=torch.long)
     for row, dialogue in enumerate(batch):
@@ -149,9 +165,9 @@ def _add_batch(store: FeatureStore, model: PreTrainedModel, numbered: Sequence[N
         columns["taps"] = _bits(torch.cat(taps, dim=-1)[real])
     start = store.spans[-1].start + store.spans[-1].length if store.spans else 0
     spans = []
-    for index, dialogue in numbered:
+    for dialogue in batch:
         length = len(dialogue.ids)
-        spans.append(Span(index, start, length, len(dialogue.prompt_ids), dialogue.greedy, dialogue.held_out))
+        spans.append(Span(start, length, len(dialogue.prompt_ids), dialogue.greedy, dialogue.held_out))
         start += length
     store.append(columns, spans)
 
@@ -165,19 +181,24 @@ def _bits(values: Tensor) -> NDArray[np.int16]:
     return values.to(torch.bfloat16).contiguous().view(torch.int16).numpy()
 
 
-def _windows(dialogues: Sequence[Numbered], size: int) -> Iterator[Sequence[Numbered]]:
+def _windows(dialogues: Sequence[Dialogue], size: int) -> Iterator[Sequence[Dialogue]]:
     return (dialogues[first : first + size] for first in range(0, len(dialogues), size))
 
 
-def _by_length(dialogues: Sequence[Numbered], tokens: int) -> Iterator[list[Numbered]]:
-    batch: list[Numbered] = []
-    for numbered in sorted(dialogues, key=lambda numbered: len(numbered[1].ids)):
-        if batch and (len(batch) + 1) * len(numbered[1].ids) > tokens:
+def _by_length(dialogues: Sequence[Dialogue], tokens: int) -> Iterator[list[Dialogue]]:
+    batch: list[Dialogue] = []
+    for dialogue in sorted(dialogues, key=lambda dialogue: len(dialogue.ids)):
+        if batch and (len(batch) + 1) * len(dialogue.ids) > tokens:
             yield batch
             batch = []
-        batch.append(numbered)
+        batch.append(dialogue)
     if batch:
         yield batch
+
+
+def _read_span(line: str) -> Span:
+    record = json.loads(line)
+    return Span(**{field.name: record[field.name] for field in fields(Span)})
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -9,30 +9,32 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specexport.draft_models import DraftTarget, Eagle3Draft, load_eagle, load_medusa, save_draft
-from specexport.draft_models.pruned import PartialHead, load_pruned, save_pruned
+from specexport.draft_models import DraftTarget, Eagle3Draft, MedusaHeads, load_eagle, load_medusa, save_draft
+from specexport.draft_models.pruned import PartialHead, PrunedForCausalLM, load_pruned, save_pruned
 from specexport.errors import TrainingRefused
 from specexport.training.eagle3 import Eagle3Task
 from specexport.training.features import default_layer_ids
 from specexport.training.medusa import MedusaTask, new_medusa
 from specexport.training.objective import Task, Teacher
 from specexport.training.small_model import SmallModelTask
-from specexport.training.warm_start import change_vocabulary, new_eagle3, new_small_model
+from specexport.training.warm_start import change_vocabulary, new_eagle3, new_small_model, require_layers
 
 Kind = Literal["medusa", "eagle3", "model"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DEFAULT_VOCABULARY = 8192
+DEFAULT_DEPTH = 4
 LEARNING_RATES: dict[Kind, float] = {"medusa": 1e-3, "eagle3": 8e-4, "model": 8e-4}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """`depth`: tokens in a row the draft learns to foretell. `layers`: of the target, for kind model only.
+    """`depth`: tokens in a row the draft learns to foretell; None: the heads that it starts from, else `DEFAULT_DEPTH`.
 
-    `vocabulary`: how many ids it can say; None: those of the draft it starts from, else `DEFAULT_VOCABULARY`.
+    `vocabulary`: how many ids it can say, or learns from where it can say all; None: those of the draft it starts from,
+    else `DEFAULT_VOCABULARY`. `layers`: of the target, for kind model only.
     """
 
-    depth: int
+    depth: int | None = None
     vocabulary: int | None = None
     layers: tuple[int, ...] | None = None
 
@@ -45,42 +47,84 @@ class Training:
     save: Callable[[Path, dict[str, Any]], None]
 
 
-def layer_ids(kind: Kind, target: DraftTarget) -> tuple[int, ...]:
+Started = MedusaHeads | Eagle3Draft | PrunedForCausalLM
+
+
+def load_start(
+    kind: Kind, model: PreTrainedModel, target: DraftTarget, shape: Shape, start: Path | None
+) -> Started | None:
+    """The draft in `start`; None: a new one is trained.
+
+    Raises `TrainingRefused` where `shape` does not fit it or the target, and what loading raises.
+    """
+    if start is None:
+        if kind == "model":
+            require_layers(model, shape.layers or default_layers(target))
+        return None
+    if kind == "eagle3":
+        eagle = load_eagle(start, "eagle3", target, str(start))
+        assert isinstance(eagle, Eagle3Draft), "of the kind that was asked for"
+        return eagle
+    if kind == "model":
+        return load_pruned(start, target, str(start))
+    heads = load_medusa(start, target, str(start))
+    if heads.config.own_head:
+        raise TrainingRefused(
+            f"--start: found heads with LM heads of their own in {start}, expected heads that share the target's; "
+            "train new ones without --start"
+        )
+    if shape.depth not in (None, heads.config.heads):
+        raise TrainingRefused(
+            f"--depth: found {shape.depth}, expected {heads.config.heads}, the heads in {start}"
+        )
+    return heads
+
+
+def layer_ids(kind: Kind, target: DraftTarget, started: Started | None = None) -> tuple[int, ...]:
     """The layers of the target whose input the kind learns from."""
+    if isinstance(started, Eagle3Draft):
+        return started.config.layer_ids
     return default_layer_ids(target.layers) if kind == "eagle3" else ()
 
 
 def new_training(
-    kind: Kind, model: PreTrainedModel, target: DraftTarget, shape: Shape, ids: Tensor, start: Path | None
+    kind: Kind,
+    model: PreTrainedModel,
+    target: DraftTarget,
+    shape: Shape,
+    ids: Tensor,
+    started: Started | None,
 ) -> Training:
-    """A new draft of `shape` that says `ids`, or the one in `start`, trained further.
+    """A new draft of `shape` that says `ids`, or `started`, trained further.
 
     That one says `ids` as well where `shape` asks for a vocabulary, and else what it said before.
     """
-    keeps_ids = start is not None and shape.vocabulary is None
+    keeps_ids = started is not None and shape.vocabulary is None
+    depth = shape.depth or DEFAULT_DEPTH
+    head = target.head.weight
     if kind == "medusa":
-        heads = load_medusa(start, target, str(start)) if start else new_medusa(target, shape.depth)
+        heads = started if isinstance(started, MedusaHeads) else new_medusa(target, depth)
         _freeze_but(heads, lambda name: name.startswith("medusa_head"))
-        task: Task = MedusaTask(heads, Teacher(target.head.weight, ids))
+        every = Teacher(head, torch.arange(target.vocab_size))
+        task: Task = MedusaTask(heads, Teacher(head, ids), every)
         return Training(task, lambda place, extra: save_draft(heads, place, extra=extra))
     if kind == "eagle3":
-        found = load_eagle(start, "eagle3", target, str(start)) if start else None
         eagle = (
-            found
-            if isinstance(found, Eagle3Draft)
+            started
+            if isinstance(started, Eagle3Draft)
             else new_eagle3(model, target, layer_ids(kind, target), ids)
         )
         if not keeps_ids:
             change_vocabulary(eagle, target, ids)
         _freeze_but(eagle, lambda name: name != "embed_tokens.weight")
-        task = Eagle3Task(eagle, Teacher(target.head.weight, eagle.target_ids), shape.depth)
+        task = Eagle3Task(eagle, Teacher(head, eagle.target_ids), depth)
         return Training(task, lambda place, extra: save_draft(eagle, place, extra=extra))
-    small = load_pruned(start, target, str(start)) if start else None
-    small = small or new_small_model(model, target, shape.layers or default_layers(target), ids)
+    layers = shape.layers or default_layers(target)
+    small = started if isinstance(started, PrunedForCausalLM) else new_small_model(model, target, layers, ids)
     if not keeps_ids:
         small.lm_head = PartialHead(target.head, ids)
     _freeze_but(small, lambda name: not name.startswith(("lm_head.", "model.embed_tokens.")))
-    task = SmallModelTask(small, Teacher(target.head.weight, small.lm_head.draft_ids), shape.depth)
+    task = SmallModelTask(small, Teacher(head, small.lm_head.draft_ids), depth)
     return Training(task, lambda place, extra: save_pruned(small, target, place, extra=extra))
 
 

@@ -6,8 +6,9 @@ A run is decided by its plan and the stored dialogues, so one that was interrupt
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,18 +27,23 @@ REPORT_SECONDS = 15
 _WARM_UP_STEPS = 40
 _LARGEST_GRADIENT = 0.5
 _SMOOTHED = 0.95
+_JUDGED_TOKENS = 512  # of a batch: scores may be of the whole vocabulary
 _CHECKPOINT, _PROGRESS = "checkpoint", "progress.json"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`minutes` of training, checkpoints and earlier runs included, end a run before its `epochs` do."""
+    """`minutes` of training, checkpoints and earlier runs included, end a run before its `epochs` do.
+
+    `draft` says what is trained, JSON-ready: a checkpoint of another is not continued.
+    """
 
     epochs: int
     tokens_per_step: int
     learning_rate: float
     seed: int = 0
     minutes: float | None = None
+    draft: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -78,22 +84,23 @@ Report = Callable[[Progress, float], None]
 def train(
     task: Task,
     store: FeatureStore,
+    stored: Sequence[Span],
     plan: Plan,
     directory: Path,
     report: Report = lambda progress, done: None,
 ) -> Progress:
-    """Trains what in `task` has gradients, on the dialogues that are not held out.
+    """Trains what in `task` has gradients, on those of the `stored` dialogues that are not held out.
 
     Leaves a checkpoint every `CHECKPOINT_SECONDS`, and continues from the one in `directory` where there is one of the
     same plan. `report` gets the progress and the share of the run that is done. Raises `TrainingRefused` where there is
     nothing to train on or the checkpoint is another plan's.
     """
-    spans = [span for span in store.spans if not span.held_out]
+    spans = [span for span in stored if not span.held_out]
     if not spans:
         raise TrainingRefused("found no dialogue to train on; give more prompts")
     shared = common_prefix(store, spans)
     learner = _Learner(task, plan.learning_rate)
-    checkpoint = _Checkpoint(learner.accelerator, directory, plan, len(spans))
+    checkpoint = _Checkpoint(learner.accelerator, directory, plan, spans)
     progress = checkpoint.resume()
     steps = plan.epochs * len(plan_epoch(spans, plan.tokens_per_step, plan.seed, 0))
     before, saved = monotonic() - progress.seconds, monotonic()
@@ -119,13 +126,14 @@ def train(
     return progress
 
 
-def evaluate(task: Task, store: FeatureStore, spans: Sequence[Span], tokens_per_step: int) -> list[float]:
+def evaluate(task: Task, store: FeatureStore, spans: Sequence[Span]) -> list[float]:
     """The share of chains accepted up to each drafted token, on greedy answers of `spans`."""
     greedy = [span for span in spans if span.greedy]
     total = Progress()
     task.eval()
+    task.begin(1.0)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=fast_bfloat16()):
-        for batch_spans in plan_epoch(greedy, tokens_per_step, 0, 0):
+        for batch_spans in plan_epoch(greedy, _JUDGED_TOKENS, 0, 0):
             batch = load_batch(store, batch_spans)
             total.note(task(batch), batch.rows)
     return total.acceptance
@@ -193,13 +201,16 @@ class _Learner:
 class _Checkpoint:
     """A run on disk: replaced whole."""
 
-    def __init__(self, accelerator: Accelerator, directory: Path, plan: Plan, dialogues: int) -> None:
+    def __init__(self, accelerator: Accelerator, directory: Path, plan: Plan, spans: Sequence[Span]) -> None:
         self._accelerator = accelerator
-        self._place = directory / _CHECKPOINT
+        self._place, self._fresh = directory / _CHECKPOINT, directory / f"{_CHECKPOINT}.new"
         stated = {"epochs": plan.epochs, "tokens_per_step": plan.tokens_per_step, "seed": plan.seed}
-        self._plan: dict[str, Any] = stated | {"dialogues": dialogues}
+        rows = sha256(json.dumps([(span.start, span.length) for span in spans]).encode()).hexdigest()
+        self._plan: dict[str, Any] = {**plan.draft, **stated, "dialogues": len(spans), "rows": rows[:12]}
 
     def resume(self) -> Progress:
+        if not self._place.is_dir() and (self._fresh / _PROGRESS).is_file():
+            self._fresh.rename(self._place)  # of a run that ended between removing the old one and this
         path = self._place / _PROGRESS
         if not path.is_file():
             return Progress()
@@ -214,7 +225,7 @@ class _Checkpoint:
 
     def save(self, progress: Progress) -> None:
         progress.forget_hits()
-        fresh = self._place.with_name(f"{_CHECKPOINT}.new")
+        fresh = self._fresh
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         self._accelerator.save_state(str(fresh))

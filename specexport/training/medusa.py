@@ -33,24 +33,29 @@ def new_medusa(target: DraftTarget, heads: int) -> MedusaHeads:
 
 
 class MedusaTask(Task):
-    """`forward` is the loss of a batch and how often each head hit, all heads before it too."""
+    """`forward` is the loss of a batch and how often each head hit, all heads before it too.
 
-    def __init__(self, draft: MedusaHeads, teacher: Teacher) -> None:
+    Learned from a `teacher` of the most frequent ids, which costs less; measured against `every` id, as the heads say
+    any of them where they are used.
+    """
+
+    def __init__(self, draft: MedusaHeads, teacher: Teacher, every: Teacher) -> None:
         super().__init__()
         self.draft = draft
-        self._teacher = teacher
+        self._teacher, self._every = teacher, every
 
     def forward(self, batch: Batch) -> Outcome:
         heads = self.draft.config.heads
         width = batch.ids.shape[1] - 2
-        rows = TeacherRows(batch, self._teacher)
+        teacher = self._teacher if self.training else self._every
+        rows = TeacherRows(batch, teacher)
         outcome = Outcome.none(heads)
         reached = batch.answer[:, 1 : width + 1]
         for index in range(min(heads, width)):
             end = width - index
             wanted = batch.answer[:, 1 : end + 1] & batch.answer[:, index + 2 : end + index + 2]
             hidden = self.draft.medusa_head[index](batch.final[:, :end])
-            loss, hits = rows.score(self._teacher.logits, hidden, wanted, index + 1)
+            loss, hits = rows.score(teacher.logits, hidden, wanted, index + 1)
             reached = reached[:, :end] & hits
             outcome.add(index, loss, HEAD_DECAY**index, int(reached.sum()), int(wanted.sum()))
         return outcome

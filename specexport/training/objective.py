@@ -15,7 +15,9 @@ class Teacher:
 
     def __init__(self, head: Tensor, target_ids: Tensor) -> None:
         """`head` [target vocabulary, h]; `target_ids` [V] ascending."""
-        self.head = head[target_ids].detach()  # [V, h]
+        size = len(target_ids)
+        first_ids = int(target_ids[-1]) + 1 == size  # all of them up to the last: no copy is needed
+        self.head = (head[:size] if first_ids else head[target_ids]).detach()  # [V, h]
         self._draft_ids = torch.full((len(head),), -1)
         self._draft_ids[target_ids] = torch.arange(len(target_ids))
 
@@ -103,7 +105,7 @@ class _SoftCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, probabilities: Tensor, weights: Tensor) -> Tensor:
-        values = logits.float()
+        values = logits.to(torch.float32, copy=True)  # written over below; the caller still reads its own
         scale = weights / weights.sum().clamp(min=1)  # [M]
         total = torch.logsumexp(values, dim=-1)
         rows = total - torch.linalg.vecdot(values, probabilities.float())

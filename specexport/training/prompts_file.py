@@ -6,31 +6,42 @@ It holds one `{"prompt": text}` a line; `specexport bench`'s files are read as w
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from os import SEEK_END
 from pathlib import Path
+from typing import BinaryIO
 
 from specexport.errors import TrainingRefused
 
 OVERLAP_WORDS = 13  # in a row: the usual measure of contamination
 
 
-def read_prompts(path: Path) -> list[str]:
-    """Texts in the file's order, repeated ones once. Raises `TrainingRefused` naming file and line."""
+def read_prompts(path: Path, option: str = "--prompts") -> list[str]:
+    """Texts in the file's order, repeated ones once. Raises `TrainingRefused` naming the `option`, file and line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise TrainingRefused(
-            f"--prompts: {path} cannot be read: {reason}; write prompts with `specexport write-prompts`"
+            f"{option}: {path} cannot be read: {reason}; write prompts with `specexport write-prompts`"
         ) from None
     prompts = [_parse(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
-        raise TrainingRefused(f'--prompts: {path} holds none, expected {{"prompt": text}} on each line')
+        raise TrainingRefused(f'{option}: {path} holds none, expected {{"prompt": text}} on each line')
     return list(dict.fromkeys(prompts))
 
 
 def append_prompts(path: Path, prompts: Iterable[str]) -> None:
-    with path.open("a", encoding="utf-8") as stream:
-        stream.writelines(json.dumps({"prompt": prompt}, ensure_ascii=False) + "\n" for prompt in prompts)
+    with path.open("a+b") as stream:
+        if stream.tell() and not _ends_line(stream):
+            stream.write(b"\n")
+        stream.writelines(
+            (json.dumps({"prompt": prompt}, ensure_ascii=False) + "\n").encode() for prompt in prompts
+        )
+
+
+def _ends_line(stream: BinaryIO) -> bool:
+    stream.seek(-1, SEEK_END)
+    return stream.read(1) == b"\n"
 
 
 class Excluded:

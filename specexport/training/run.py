@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,8 +15,17 @@ from specexport.errors import TrainingRefused
 from specexport.recipe import Recipe
 from specexport.training.answers import answer_prompts
 from specexport.training.dialogues import Dialogue
-from specexport.training.features import FeatureStore, Setup, add_features
-from specexport.training.kinds import DEFAULT_VOCABULARY, Kind, Shape, Training, layer_ids, new_training
+from specexport.training.features import FeatureStore, Setup, Span, add_features, stored_setup
+from specexport.training.kinds import (
+    DEFAULT_VOCABULARY,
+    Kind,
+    Shape,
+    Started,
+    Training,
+    layer_ids,
+    load_start,
+    new_training,
+)
 from specexport.training.loop import Plan, Progress, evaluate, train
 from specexport.training.model_card import Facts, write_card
 from specexport.training.precision import fast_copy
@@ -25,6 +34,7 @@ from specexport.training.prompts_file import read_prompts
 from specexport.training.vocabulary import most_frequent
 
 ANSWERS = "answers.jsonl"
+_TARGET = "target.txt"
 _FEATURES, _WITH_TAPS = "features", "features-taps"
 _LONGEST = 1024  # tokens of a dialogue; longer prompts are left out
 
@@ -61,11 +71,15 @@ def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
     What an interrupted run has done is not done again. Raises `TrainingRefused`, or what loading a checkpoint raises.
     """
     prompts = read_prompts(order.prompts)
+    if order.out.exists() and not order.out.is_dir():
+        raise TrainingRefused(f"--out: {order.out} is a file, expected a directory or a new name")
     reports.stage("loading the target into PyTorch")
     checkpoint = load_checkpoint(recipe.target, "fp32")
     target = draft_target(checkpoint.model, name=checkpoint.name, vocab_size=checkpoint.vocab_size)
-    setup = Setup(checkpoint.source_digest, target.hidden_size, _tapped_layers(order, target))
-    dialogues, store = _text_and_features(checkpoint, order, setup, prompts, reports)
+    # What does not fit is refused before the hours that answers may take.
+    started = load_start(order.kind, checkpoint.model, target, order.shape, order.start)
+    setup = Setup(checkpoint.source_digest, target.hidden_size, _tapped_layers(order, target, started))
+    dialogues, store, spans = _text_and_features(checkpoint, order, setup, prompts, reports)
     ids = most_frequent(
         dialogues,
         order.shape.vocabulary or DEFAULT_VOCABULARY,
@@ -74,37 +88,48 @@ def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
         padded_vocab_size=target.padded_vocab_size,
     )
     torch.manual_seed(order.plan.seed)
-    training = new_training(order.kind, checkpoint.model, target, order.shape, ids, order.start)
+    training = new_training(order.kind, checkpoint.model, target, order.shape, ids, started)
     place = order.work / order.kind
     if order.restart:
         shutil.rmtree(place, ignore_errors=True)
-    reports.stage(f"training on {sum(not span.held_out for span in store.spans)} dialogues")
-    progress = train(training.task, store, order.plan, place, reports.step)
+    reports.stage(f"training on {sum(not span.held_out for span in spans)} dialogues")
+    progress = train(training.task, store, spans, _plan(order), place, reports.step)
     reports.stage("measuring acceptance on the held-out dialogues")
-    held_out = [span for span in store.spans if span.held_out]
-    acceptance = evaluate(training.task, store, held_out, order.plan.tokens_per_step)
+    acceptance = evaluate(training.task, store, [span for span in spans if span.held_out])
     _write(order, training, target, dialogues, progress, acceptance)
     return acceptance
 
 
-def _tapped_layers(order: Order, target: DraftTarget) -> tuple[int, ...]:
-    """Those the kind needs, or those that are in the store already: it serves every kind."""
-    kind: Kind = "eagle3" if (order.work / _WITH_TAPS).is_dir() else order.kind
-    return layer_ids(kind, target)
+def _plan(order: Order) -> Plan:
+    """With what a checkpoint must have been trained from to be continued."""
+    shape = order.shape
+    start = None if order.start is None else str(order.start.resolve())
+    layers = None if shape.layers is None else list(shape.layers)
+    draft = {"start": start, "depth": shape.depth, "vocabulary": shape.vocabulary, "layers": layers}
+    return replace(order.plan, draft=draft)
+
+
+def _tapped_layers(order: Order, target: DraftTarget, started: Started | None) -> tuple[int, ...]:
+    """Those the draft reads, or those that are in the store already: it serves every kind."""
+    if order.kind != "eagle3" and (setup := stored_setup(order.work / _WITH_TAPS)) is not None:
+        return setup.layer_ids
+    return layer_ids(order.kind, target, started)
 
 
 def _text_and_features(
     checkpoint: Checkpoint, order: Order, setup: Setup, prompts: Sequence[str], reports: Reports
-) -> tuple[list[Dialogue], FeatureStore]:
+) -> tuple[list[Dialogue], FeatureStore, list[Span]]:
     codec = PromptCodec.of(checkpoint)
-    encoded = [ids for ids in map(codec.encode, prompts) if len(ids) + order.answer_tokens <= _LONGEST]
+    longest = _longest_prompt(checkpoint, order)
+    encoded = [ids for ids in map(codec.encode, prompts) if len(ids) <= longest]
     if not encoded:
         raise TrainingRefused(
-            f"{order.prompts}: every prompt is longer than {_LONGEST - order.answer_tokens} tokens; give shorter ones"
+            f"{order.prompts}: every prompt is longer than {longest} tokens; give shorter ones"
         )
     if left_out := len(prompts) - len(encoded):
-        reports.stage(f"left out {left_out} prompts of more than {_LONGEST - order.answer_tokens} tokens")
+        reports.stage(f"left out {left_out} prompts of more than {longest} tokens")
     order.work.mkdir(parents=True, exist_ok=True)
+    _claim_answers(order.work, setup.target)
     model = fast_copy(checkpoint.model)
     reports.stage(f"answers to {len(encoded)} prompts")
     dialogues = answer_prompts(
@@ -123,8 +148,31 @@ def _text_and_features(
         )
     reports.stage(f"features of {sum(len(dialogue.ids) for dialogue in dialogues)} tokens")
     store = FeatureStore(order.work / (_WITH_TAPS if setup.layer_ids else _FEATURES), setup)
-    add_features(store, model, dialogues)
-    return dialogues, store
+    return dialogues, store, add_features(store, model, dialogues)
+
+
+def _longest_prompt(checkpoint: Checkpoint, order: Order) -> int:
+    """Tokens of a prompt that leave room for the answer."""
+    positions = int(getattr(checkpoint.model.config, "max_position_embeddings", 0) or _LONGEST)
+    longest = min(positions, _LONGEST) - order.answer_tokens
+    if longest < 1:
+        raise TrainingRefused(
+            f"--answer-tokens: found {order.answer_tokens}, expected less than {min(positions, _LONGEST)}, the most "
+            "tokens of a dialogue"
+        )
+    return longest
+
+
+def _claim_answers(work: Path, target: str) -> None:
+    """Raises `TrainingRefused` where the answers in `work` are another target's; `target` is its source digest."""
+    path = work / _TARGET
+    if not path.is_file():
+        path.write_text(target)
+    elif (found := path.read_text()) != target:
+        raise TrainingRefused(
+            f"{work}: holds answers of another target ({found[:12]}), expected {target[:12]}; choose another --work "
+            "directory"
+        )
 
 
 def _write(

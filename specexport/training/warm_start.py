@@ -106,10 +106,22 @@ def copy_weight(source: nn.Module | None, ours: nn.Module) -> None:
 def new_small_model(
     model: PreTrainedModel, target: DraftTarget, layers: tuple[int, ...], ids: Tensor
 ) -> PrunedForCausalLM:
-    """The target with `layers` only, scoring `ids` [V] ascending.
+    """The target with `layers` only, scoring `ids` [V] ascending. Raises as `require_layers`."""
+    require_layers(model, layers)
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = len(layers)
+    config.tie_word_embeddings = False
+    draft = new_pruned(LlamaConfig(**_plain(config)), target, ids)
+    decoder = model.get_decoder()
+    for ours, index in zip(draft.model.layers, layers, strict=True):
+        ours.load_state_dict(decoder.layers[index].state_dict())
+    draft.model.norm.load_state_dict(decoder.norm.state_dict())
+    return draft
 
-    Raises `TrainingRefused` for a target that is not a Llama model, whose layers a Llama draft cannot take over.
-    """
+
+def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
+    """Raises `TrainingRefused` for layers that the target has not, and for a target that is not a Llama model, whose
+    layers a Llama draft cannot take over."""
     if model.config.model_type != "llama":
         raise TrainingRefused(
             f"--kind model: found a target of type {model.config.model_type}, expected llama, whose layers the draft "
@@ -120,15 +132,6 @@ def new_small_model(
         raise TrainingRefused(
             f"--layers: found {','.join(map(str, layers))}, expected ascending layers within 0..{count - 1}"
         )
-    config = copy.deepcopy(model.config)
-    config.num_hidden_layers = len(layers)
-    config.tie_word_embeddings = False
-    draft = new_pruned(LlamaConfig(**_plain(config)), target, ids)
-    decoder = model.get_decoder()
-    for ours, index in zip(draft.model.layers, layers, strict=True):
-        ours.load_state_dict(decoder.layers[index].state_dict())
-    draft.model.norm.load_state_dict(decoder.norm.state_dict())
-    return draft
 
 
 def _plain(config: PretrainedConfig) -> dict[str, Any]:

@@ -42,6 +42,32 @@ def test_layers_go_with_kind_model_only(recipe_file: Path, prompts: Path) -> Non
     assert "--layers: found with --kind eagle3, expected with --kind model only" in done.stderr
 
 
+def test_layers_do_not_go_with_a_draft_that_has_its_own(recipe_file: Path, prompts: Path) -> None:
+    options = ("--out", "x", "--layers", "0,1", "--start", "y")
+    done = run("train", recipe_file, "--kind", "model", "--prompts", prompts, *options)
+    assert done.exit_code == 2
+    assert "--layers: found with --start, whose draft has its layers" in done.stderr
+
+
+def test_write_prompts_names_the_option_and_begins_an_empty_file(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specexport.training import questions
+
+    monkeypatch.setattr(questions, "write_questions", lambda *arguments, **options: iter(["Why?"]))
+    out = tmp_path / "out.jsonl"
+    out.touch()
+    done = run("write-prompts", recipe_file, "--count", "1", "-o", out)
+    assert done.exit_code == 0, done.output
+    assert read_prompts(out) == ["Why?"]
+    done = run("write-prompts", recipe_file, "--count", "2", "-o", out, "--exclude", tmp_path / "none")
+    assert done.exit_code == 1
+    assert "--exclude: " in done.stderr
+    done = run("write-prompts", recipe_file, "--count", "2", "-o", tmp_path / "none" / "out.jsonl")
+    assert done.exit_code == 2
+    assert "is no directory; create it first" in done.stderr
+
+
 def test_what_is_no_list_of_layers_is_a_usage_error(recipe_file: Path, prompts: Path) -> None:
     done = run("train", recipe_file, "--kind", "model", "--prompts", prompts, "--out", "x", "--layers", "a")
     assert done.exit_code == 2

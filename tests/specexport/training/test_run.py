@@ -10,16 +10,31 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from specexport.checkpoint import Checkpoint
-from specexport.draft_models import Eagle3Draft, draft_target, load_eagle, load_medusa
+from specexport.draft_models import (
+    Eagle3Draft,
+    MedusaConfig,
+    MedusaHeads,
+    draft_target,
+    load_eagle,
+    load_medusa,
+    save_draft,
+)
 from specexport.draft_models.pruned import load_pruned
-from specexport.errors import TrainingRefused
-from specexport.recipe import Recipe
+from specexport.draft_models.random_drafts import random_eagle
+from specexport.errors import SourceError, TrainingRefused
+from specexport.recipe import Recipe, load_recipe
 from specexport.training import loop
+from specexport.training.batches import Batch
+from specexport.training.eagle3 import Eagle3Task
+from specexport.training.features import stored_setup
 from specexport.training.kinds import Kind, Shape
-from specexport.training.loop import Progress
+from specexport.training.loop import Plan, Progress
+from specexport.training.medusa import MedusaTask, new_medusa
+from specexport.training.objective import Teacher, TeacherRows
 from specexport.training.prompts_file import append_prompts
 from specexport.training.run import ANSWERS, Order, Reports, train_draft
 from specexport.training.warm_start import change_vocabulary
+from tests.specexport.training.conftest import RECIPE
 
 Orders = Callable[[Kind], Order]
 KINDS: tuple[Kind, ...] = ("medusa", "eagle3", "model")
@@ -173,3 +188,163 @@ def test_layers_the_target_lacks_are_refused(recipe: Recipe, order: Orders) -> N
         TrainingRefused, match=r"--layers: found 0,9, expected ascending layers within 0\.\.5"
     ):
         train_draft(recipe, wanted, Reports())
+
+
+def test_other_prompts_in_the_same_place_are_what_is_trained_on(
+    recipe: Recipe, order: Orders, tmp_path: Path
+) -> None:
+    first = order("medusa")
+    train_draft(recipe, first, Reports())
+    others = tmp_path / "others.jsonl"
+    append_prompts(others, [f"another {n}" for n in range(60)])
+    stages: list[str] = []
+    second = dataclasses.replace(first, prompts=others, restart=True)
+    train_draft(recipe, second, Reports(stage=stages.append))
+    (told,) = (stage for stage in stages if stage.startswith("training on"))
+    alone = dataclasses.replace(second, work=tmp_path / "alone-work", out=tmp_path / "alone")
+    train_draft(recipe, alone, Reports(stage=stages.append))
+    assert stages.count(told) == 2
+    expected = weights(alone.out)
+    for name, found in weights(second.out).items():
+        torch.testing.assert_close(found, expected[name], rtol=2e-2, atol=2e-3, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("medusa", Shape(2, 128)), ("model", Shape(3, 128, (0, 5))), ("eagle3", Shape(3, 64))]
+)
+def test_a_checkpoint_of_another_shape_is_refused(
+    kind: Kind, shape: Shape, recipe: Recipe, order: Orders
+) -> None:
+    train_draft(recipe, order(kind), Reports())
+    with pytest.raises(
+        TrainingRefused, match="give the same options and prompts to continue it, or --restart"
+    ):
+        train_draft(recipe, dataclasses.replace(order(kind), shape=shape), Reports())
+
+
+def test_a_checkpoint_is_found_where_its_run_ended_while_replacing_the_old_one(
+    recipe: Recipe, order: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = order("medusa")
+    train_draft(recipe, wanted, Reports())
+    place = wanted.work / "medusa" / "checkpoint"
+    place.rename(place.with_name("checkpoint.new"))
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
+    steps: list[int] = []
+    train_draft(recipe, wanted, Reports(step=lambda progress, done: steps.append(progress.step)))
+    assert steps == []  # nothing was left to do
+    assert place.is_dir()
+
+
+def test_a_draft_trained_further_reads_the_layers_it_was_made_for(
+    recipe: Recipe, target: Checkpoint, order: Orders, tmp_path: Path
+) -> None:
+    side = draft_target(target.model, name="tiny", vocab_size=target.vocab_size)
+    published = random_eagle("eagle3", side, seed=1, draft_vocab_size=128)
+    published.config = dataclasses.replace(published.config, layer_ids=(1, 4, 5))
+    save_draft(published, tmp_path / "published")
+    further = dataclasses.replace(order("eagle3"), start=tmp_path / "published", shape=Shape(3))
+    train_draft(recipe, further, Reports())
+    setup = stored_setup(further.work / "features-taps")
+    assert setup is not None
+    assert setup.layer_ids == (1, 4, 5)
+    drafted = load("eagle3", further.out, target)
+    assert isinstance(drafted, Eagle3Draft)
+    assert drafted.config.layer_ids == (1, 4, 5)
+
+
+def test_a_step_takes_the_normed_state_where_the_draft_says_so(recipe: Recipe, target: Checkpoint) -> None:
+    side = draft_target(target.model, name="tiny", vocab_size=target.vocab_size)
+    made = torch.Generator().manual_seed(3)
+    ids, taps = torch.randint(0, 255, (1, 12), generator=made), torch.randn(1, 12, 96, generator=made)
+    final = torch.randn(1, 12, 32, generator=made)
+    batch = Batch(ids, final, taps, torch.arange(12)[None] >= 1, 1, 12)
+    reached = []
+    for norm_output in (False, True):
+        drawn = random_eagle("eagle3", side, seed=1, draft_vocab_size=128)
+        assert isinstance(drawn, Eagle3Draft)
+        drawn.config = dataclasses.replace(drawn.config, norm_output=norm_output)
+        task = Eagle3Task(drawn, Teacher(side.head.weight, drawn.target_ids), 2)
+        with torch.no_grad():
+            reached.append(float(task(batch).loss))
+            hidden = drawn.layer(
+                drawn.project(taps[:, :10]), drawn.embed(ids[:, 1:11]), torch.arange(10)[None]
+            )
+            fed = drawn.fed_back(hidden)
+        assert torch.equal(fed, drawn.norm(hidden) if norm_output else hidden)
+    assert reached[0] != pytest.approx(reached[1], abs=1e-4)
+
+
+def test_what_does_not_fit_the_draft_it_starts_from_is_refused_before_any_answer(
+    recipe: Recipe, target: Checkpoint, order: Orders, tmp_path: Path
+) -> None:
+    first = order("medusa")
+    train_draft(recipe, first, Reports())
+    again = dataclasses.replace(first, start=first.out, work=tmp_path / "again")
+    with pytest.raises(TrainingRefused, match=r"--depth: found 5, expected 3, the heads in .*medusa"):
+        train_draft(recipe, dataclasses.replace(again, shape=Shape(5)), Reports())
+    own = MedusaHeads(MedusaConfig(heads=2, layers=1, hidden_size=32, vocab_size=272, own_head=True))
+    save_draft(own, tmp_path / "own")
+    with pytest.raises(
+        TrainingRefused, match=r"LM heads of their own .* expected heads that share the target's"
+    ):
+        train_draft(recipe, dataclasses.replace(again, start=tmp_path / "own", shape=Shape()), Reports())
+    with pytest.raises(SourceError, match=r"config\.json cannot be read"):
+        train_draft(recipe, dataclasses.replace(again, start=tmp_path / "none"), Reports())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainingRefused, match=r"--out: .*file is a file, expected a directory"):
+        train_draft(recipe, dataclasses.replace(again, out=tmp_path / "file"), Reports())
+    assert not (tmp_path / "again").exists()
+
+
+def test_answers_of_another_target_are_refused(recipe: Recipe, order: Orders, tmp_path: Path) -> None:
+    train_draft(recipe, order("medusa"), Reports())
+    path = tmp_path / "other.yaml"
+    path.write_text(RECIPE.replace("num_hidden_layers: 6", "num_hidden_layers: 7"))
+    with pytest.raises(TrainingRefused, match=r"holds answers of another target .*choose another --work"):
+        train_draft(load_recipe(path), order("eagle3"), Reports())
+
+
+def test_answers_that_leave_no_room_for_a_prompt_are_refused(recipe: Recipe, order: Orders) -> None:
+    with pytest.raises(TrainingRefused, match="--answer-tokens: found 512, expected less than 512"):
+        train_draft(recipe, dataclasses.replace(order("medusa"), answer_tokens=512), Reports())
+
+
+def test_a_short_run_is_measured_over_its_whole_depth(recipe: Recipe, order: Orders) -> None:
+    plan = Plan(
+        epochs=1, tokens_per_step=1 << 16, learning_rate=1e-3
+    )  # one step, of the curriculum's first part
+    acceptance = train_draft(recipe, dataclasses.replace(order("eagle3"), plan=plan), Reports())
+    assert len(acceptance) == 3
+
+
+def test_heads_are_measured_against_every_id_they_can_say(target: Checkpoint) -> None:
+    side = draft_target(target.model, name="tiny", vocab_size=target.vocab_size)
+    heads = new_medusa(side, 1)
+    made = torch.Generator().manual_seed(2)
+    final = torch.randn(1, 40, 32, generator=made)
+    said = side.head(final)[..., :259].argmax(dim=-1)  # blocks of zeros say what the target's head says
+    few = torch.tensor([index for index in range(259) if index not in set(said[0, ::2].tolist())])
+    ids = torch.cat([torch.zeros(1, 2, dtype=torch.long), said[:, :-2]], dim=1)
+    batch = Batch(ids, final, None, torch.ones(1, 40, dtype=torch.bool), 0, 40)
+    head = side.head.weight
+    task = MedusaTask(heads, Teacher(head, few), Teacher(head, torch.arange(259)))
+    learning = task.train()(batch)
+    judged = task.eval()(batch)
+    assert judged.reached == judged.starts  # every id is foretold
+    assert learning.reached[0] < learning.starts[0]  # the teacher of few ids does not know them all
+
+
+def test_hits_do_not_depend_on_the_type_that_scores_have() -> None:
+    made = torch.Generator().manual_seed(5)
+    head = torch.randn(50, 8, generator=made).bfloat16().float()
+    final = torch.randn(1, 30, 8, generator=made).bfloat16().float()
+    scores = torch.randn(1, 29, 50, generator=made).bfloat16()
+    ids = torch.cat([torch.zeros(1, 1, dtype=torch.long), scores.argmax(dim=-1)], dim=1)
+    batch = Batch(ids, final, None, torch.ones(1, 30, dtype=torch.bool), 0, 30)
+    teacher, wanted = Teacher(head, torch.arange(50)), torch.ones(1, 29, dtype=torch.bool)
+    for dtype in (torch.bfloat16, torch.float32):
+        given = scores[0].to(dtype)
+        rows = TeacherRows(batch, teacher)
+        _, hits = rows.score(lambda hidden, given=given: given.clone(), final[:, :29], wanted, 0)  # type: ignore[misc]
+        assert hits.all(), dtype

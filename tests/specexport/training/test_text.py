@@ -1,6 +1,7 @@
 """Prompts, answers and features: what a draft is trained on, before any training."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from specexport.training import questions
 from specexport.training.answers import answer_prompts
 from specexport.training.decoding import Request, SlotDecoder
 from specexport.training.dialogues import Dialogue, append_dialogues, read_dialogues
-from specexport.training.features import FeatureStore, Setup, add_features, default_layer_ids
+from specexport.training.features import FeatureStore, Setup, Span, add_features, default_layer_ids
 from specexport.training.prompt_codec import PromptCodec
 from specexport.training.prompts_file import OVERLAP_WORDS, Excluded, append_prompts, read_prompts
 from specexport.training.vocabulary import most_frequent
@@ -111,10 +112,9 @@ def test_a_line_that_is_no_dialogue_is_refused_by_its_number(tmp_path: Path) -> 
 def test_features_are_what_the_target_computes_alone(target: Checkpoint, tmp_path: Path) -> None:
     store = FeatureStore(tmp_path, SETUP)
     made = dialogues(20)
-    add_features(store, target.model, made, tokens_per_batch=64)
-    assert sorted(span.index for span in store.spans) == list(range(20))
-    for span in store.spans:
-        dialogue = made[span.index]
+    spans = add_features(store, target.model, made, tokens_per_batch=64)
+    assert len(spans) == len(store.spans) == 20
+    for span, dialogue in zip(spans, made, strict=True):
         rows = slice(span.start, span.start + span.length)
         assert store.rows("ids")[rows].tolist() == list(dialogue.ids)
         with torch.no_grad():
@@ -134,8 +134,20 @@ def test_features_continue_after_a_write_that_was_cut_short(target: Checkpoint, 
         stream.write('{"index": 9, "sta')
     store = FeatureStore(tmp_path, SETUP)
     add_features(store, target.model, made, tokens_per_batch=64)
-    assert sorted(span.index for span in store.spans) == list(range(20))
+    assert sorted(_texts(store, store.spans)) == sorted(list(dialogue.ids) for dialogue in made)
     assert len(store.rows("final")) == sum(len(dialogue.ids) for dialogue in made)
+
+
+def test_rows_are_those_of_the_dialogues_asked_for_whatever_the_store_holds(
+    target: Checkpoint, tmp_path: Path
+) -> None:
+    made = dialogues(20)
+    store = FeatureStore(tmp_path, SETUP)
+    add_features(store, target.model, made[:12], tokens_per_batch=64)
+    spans = add_features(FeatureStore(tmp_path, SETUP), target.model, made[8:], tokens_per_batch=64)
+    held = FeatureStore(tmp_path, SETUP)
+    assert len(held.spans) == 20
+    assert _texts(held, spans) == [list(dialogue.ids) for dialogue in made[8:]]
 
 
 def test_features_of_another_target_are_refused(tmp_path: Path) -> None:
@@ -187,6 +199,18 @@ def test_prompt_files_are_read_by_line(tmp_path: Path) -> None:
         read_prompts(path)
     with pytest.raises(TrainingRefused, match=r"cannot be read.*write-prompts"):
         read_prompts(tmp_path / "none.jsonl")
+
+
+def test_a_prompt_is_added_on_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "by hand"}')
+    append_prompts(path, ["one"])
+    append_prompts(path, ["two"])
+    assert read_prompts(path) == ["by hand", "one", "two"]
+
+
+def _texts(store: FeatureStore, spans: Sequence[Span]) -> list[list[int]]:
+    return [store.rows("ids")[span.start : span.start + span.length].tolist() for span in spans]
 
 
 def _lines(name: str) -> list[str]:
