@@ -10,6 +10,7 @@ import torch
 from specexport.graph_files import GraphFacts, describe_graph, save_graph
 from specexport.passes import run_passes
 from specexport.passes.fused_draft import FuseDraftSteps
+from specruntime.batches import LaneGroup
 from specruntime.drafts import Room
 from specruntime.drafts.fused import FusedProposer
 from specruntime.drafts.model import ModelProposer
@@ -26,7 +27,7 @@ FUSED = (Profile(name="draft", width=2, rows=1), Profile(name="prefill_16", widt
 GREEDY = Sampler(SamplingParams(), VOCAB, (), ())
 
 
-def _spec(root: Path, name: str, k: int | None) -> tuple[GraphSpec, Path]:
+def _spec(root: Path, name: str, k: int | None, batch: tuple[int, ...] = (1,)) -> tuple[GraphSpec, Path]:
     directory = root / name
     directory.mkdir()
     model = tiny_graph("llama", torch.float32)
@@ -37,9 +38,8 @@ def _spec(root: Path, name: str, k: int | None) -> tuple[GraphSpec, Path]:
     facts = GraphFacts(capacity=CAPACITY, layers=2, vocab_size=VOCAB, padded_vocab_size=256)
     profiles = STEPWISE if k is None else FUSED
     engine = OnnxRuntimeEngine(minimum_version="1.32.0")
-    return describe_graph(
-        model, facts, file="graph.onnx", profiles=profiles, batch=1, engine=engine
-    ), directory
+    spec = describe_graph(model, facts, file="graph.onnx", profiles=profiles, batch=batch[-1], engine=engine)
+    return spec.model_copy(update={"batch_sizes": batch}), directory
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +111,29 @@ def test_rows_of_rejected_drafts_change_nothing(engines: tuple[OrtEngine, OrtEng
 def test_another_k_is_refused(engines: tuple[OrtEngine, OrtEngine]) -> None:
     with pytest.raises(InvalidArgument, match="drafts 4 tokens, expected a window of 2 and 3 tokens"):
         FusedProposer(engines[1].new_context(), k=3)
+
+
+@pytest.mark.parametrize("free", [K + 1, K])
+def test_a_launch_over_a_neighbour_keeps_out_of_its_rows_and_within_its_cache(
+    tmp_path: Path, free: int
+) -> None:
+    """The window of two tokens writes the rows of its drafts too: K + 1 in all, also for a row that did not ask."""
+    engine = OrtEngine(*_spec(tmp_path, "batch", K, (1, 2, 4)), EngineOptions())
+    group = LaneGroup(engine.new_batch(4), 4)
+    for lane in group.lanes[:3]:
+        lane.asked = lane.window("draft")
+        lane.asked.cache_length[0] = CAPACITY - free - (K + 1) if lane.row == 1 else 0
+    group.launch(group.waiting)
+    full = group.lanes[1]
+    assert full.end == CAPACITY - free, "drafted rows may count once they are confirmed"
+    before = {name: rows[:, :, : full.end].copy() for name, rows in full.cache().items()}
+    for lane in (group.lanes[0], group.lanes[2]):
+        lane.asked = lane.window("draft")
+    launches = group.launches
+    group.launch(group.waiting)
+    assert not any(lane.failed for lane in group.lanes)
+    assert group.launches - launches == (1 if free > K else 2), "one over all where it fits"
+    for name, rows in full.cache().items():
+        np.testing.assert_array_equal(rows[:, :, : full.end], before[name])
+    group.context.close()
+    engine.close()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.batches.launches import Launch, Waiting, plan
+from specruntime.batches.launches import Launch, Waiting, plan, rows_written
 from specruntime.engine import BatchContext, Context, Window
 from specruntime.engines.tensor_layout import HOST_TYPES, cached_inputs, no_logits, shape_of, staged_window
 from specruntime.errors import EngineFailed, WrongState
@@ -164,7 +164,7 @@ class Lane:
         if self.suspend is not None:
             self.launched += seconds
         valid = asked.profile.width if asked.query_lengths is None else int(asked.query_lengths[0])
-        self.end = int(asked.cache_length[0]) + valid
+        self.end = int(asked.cache_length[0]) + rows_written(self.spec, valid)
         for name in _OUTPUTS:
             into, found = getattr(asked, name), getattr(window, name)
             if into is not None and found is not None:

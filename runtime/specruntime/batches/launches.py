@@ -35,6 +35,11 @@ def cost(size: int, width: int) -> float:
     return 1 + ROW_COST * size * width
 
 
+def rows_written(spec: GraphSpec, width: int) -> int:
+    """Cache rows that a window of `width` tokens writes; a fused draft adds those of all its tokens but the last."""
+    return width + spec.drafted - 1
+
+
 def plan(spec: GraphSpec, total: int, waiting: Sequence[Waiting], ends: Mapping[int, int]) -> list[Launch]:
     """The cheapest launches found that serve every waiting window once; `total` sequences have caches.
 
@@ -93,7 +98,7 @@ def _serve(
         members = [window for window in family if window.profile.name in names]
         if any(one is not profile and not _holds(spec, profile, one) for one in part):
             return None
-        last = spec.capacity - profile.width
+        last = spec.capacity - rows_written(spec, profile.width)
         if any(window.start > last for window in members):
             return None
         rows = sorted(window.row for window in members)
