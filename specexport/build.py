@@ -17,17 +17,19 @@ from specexport.canonical_graph import CanonicalGraph, canonical_key, export_can
 from specexport.check_prompts import require_usable_prompts
 from specexport.compiled_graph import CompiledGraph, check_parity, compile_graph
 from specexport.currency import build_key, default_output, is_current
+from specexport.fidelity import FidelityReport
 from specexport.fidelity_stage import check_fidelity, require_fidelity
 from specexport.parity import ParityReport, require_parity
 from specexport.parity_draft import DraftParityReport, check_draft_parity, require_draft_parity
 from specexport.profile_times import measure_profile_times
-from specexport.recipe import EagleDraft, MedusaDraft, Recipe
+from specexport.recipe import EagleDraft, EngineWeights, MedusaDraft, Recipe
 from specexport.recipe_checkpoints import Announce, RecipeCheckpoints, feature_draft_name
 from specexport.recipe_graphs import GraphRequest, candidates_of, graph_requests, with_named_outputs
 from specexport.tensorrt.journal import Progress
-from specexport.tensorrt.machine import check_machine
+from specexport.tensorrt.machine import check_machine, require_modelopt
 from specexport.tensorrt.options import TensorRTBackend
 from specexport.tensorrt.stage import compile_tensorrt, read_report
+from specexport.tensorrt.weights.stage import store_engine_weights
 from specexport.vocabulary import require_shared_vocabulary
 from specruntime.bundle import load_manifest
 
@@ -54,7 +56,9 @@ def build(
     output = output or default_output(recipe)
     check_output(output)
     if isinstance(recipe.backend, TensorRTBackend):
-        check_machine(recipe.backend)
+        check_machine(recipe.backend, recipe.stored_formats)
+    if recipe.engine_weights is not None:
+        require_modelopt(recipe.engine_weights)
     announce("fetching the checkpoint")
     checkpoints = RecipeCheckpoints(recipe, announce)
     key = build_key(recipe, checkpoints.digests)
@@ -112,8 +116,13 @@ def _compile(
     parity = _check_parity(recipe, name, lowered, force)
     if not isinstance(backend, TensorRTBackend):
         return BuiltGraph(lowered, parity)
+    fidelity = None
+    if name == "target" and recipe.engine_weights is not None:
+        twin, lowered = lowered, _store_weights(recipe, recipe.engine_weights, lowered, force, announce)
+        fidelity = _judge_fidelity(recipe, lowered, twin, force, announce)
     announce(f"compiling the {name} with {backend.kind}")
-    compiled = compile_tensorrt(lowered, backend, force=force, progress=steps)
+    formats = recipe.stored_formats if name == "target" else (recipe.precision,)
+    compiled = compile_tensorrt(lowered, backend.aimed_at(formats), force=force, progress=steps)
     report = read_report(compiled)
     if request.plan.kept_layers:
         announce(
@@ -121,7 +130,30 @@ def _compile(
         )
     for line in (f"{name} engine: {report.report.size()}", *report.report.warnings()):
         announce(line)
-    return BuiltGraph(compiled, parity, report)
+    return BuiltGraph(compiled, parity, report, fidelity)
+
+
+def _store_weights(
+    recipe: Recipe, weights: EngineWeights, lowered: CompiledGraph, force: bool, announce: Announce
+) -> CompiledGraph:
+    announce(f"storing the weights in {weights.format} with ModelOpt")
+    stored = store_engine_weights(lowered, weights, force=force)
+    report = stored.passes[-1]
+    announce(f"{report.changed} linear layers in {weights.format}, the rest in {recipe.precision}")
+    return stored
+
+
+def _judge_fidelity(
+    recipe: Recipe, graph: CompiledGraph, twin: CompiledGraph, force: bool, announce: Announce
+) -> FidelityReport | None:
+    """Raises `FidelityError` where a limit of the recipe is not kept; None without a text."""
+    if recipe.fidelity is None:
+        return None
+    announce("comparing the weights with the checkpoint's on the recipe's text")
+    report = check_fidelity(graph, twin, recipe.fidelity, force=force)
+    announce(report.line())
+    require_fidelity(report, recipe.fidelity, recipe.shown_precision)
+    return report
 
 
 def _judge_weights(
@@ -143,13 +175,9 @@ def _judge_weights(
         force=force,
     )
     parity = _check_parity(recipe, name, twin, force)
-    if name != "target" or recipe.fidelity is None:
+    if name != "target":
         return BuiltGraph(lowered, parity)
-    announce("comparing the weights with the checkpoint's on the recipe's text")
-    report = check_fidelity(lowered, twin, recipe.fidelity, force=force)
-    announce(report.line())
-    require_fidelity(report, recipe.fidelity, recipe.shown_precision)
-    return BuiltGraph(lowered, parity, fidelity=report)
+    return BuiltGraph(lowered, parity, fidelity=_judge_fidelity(recipe, lowered, twin, force, announce))
 
 
 def _check_parity(

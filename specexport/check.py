@@ -25,10 +25,10 @@ def check_pytorch(
 ) -> CheckReport:
     """`report` with one comparison per check prompt added: plain greedy decoding against PyTorch's `generate`.
 
-    Raises what loading the checkpoint of the bundle's recipe raises, `InvalidArgument` for integer weights.
+    Raises what loading the checkpoint of the bundle's recipe raises, `InvalidArgument` for weights in fewer bits.
     """
     precision = bundle.manifest.precision
-    if precision in ("int8", "int4"):
+    if precision not in ("fp32", "fp16", "bf16"):
         raise InvalidArgument(
             f"{bundle.manifest.name} has {precision} weights, PyTorch the checkpoint's own, so their answers may part: "
             "`fidelity` in build.json says how far they are apart; leave --pytorch out"

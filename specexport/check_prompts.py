@@ -3,6 +3,7 @@
 from specexport.canonical_graph import TOKENIZER_DIRECTORY, CanonicalGraph
 from specexport.errors import CheckpointUnsupported
 from specexport.recipe import Check, Prompt
+from specexport.recipe_weights import RunningText
 from specexport.tokenizer_files import describe_tokenizer
 from specruntime.errors import SpecError
 from specruntime.text import TextCodec
@@ -25,6 +26,23 @@ def open_codec(target: CanonicalGraph) -> TextCodec | None:
     if target.tokenizer is None:
         return None
     return TextCodec.open(target.directory, describe_tokenizer(target.directory, TOKENIZER_DIRECTORY))
+
+
+def encode_text(key: str, text: RunningText, target: CanonicalGraph) -> list[int]:
+    """The tokens of a running text that the recipe gives under `key`.
+
+    Raises `CheckpointUnsupported` for a checkpoint without tokenizer or a text of less than two tokens.
+    """
+    codec = open_codec(target)
+    if codec is None:
+        part = key.partition(".")[0]
+        raise CheckpointUnsupported(
+            f"{key}.text: found text, but {target.name} has no tokenizer; leave {part} out"
+        )
+    ids = codec.encode(text.text)[: text.tokens]
+    if len(ids) < 2:
+        raise CheckpointUnsupported(f"{key}.text: found {len(ids)} tokens, expected at least 2; write more")
+    return ids
 
 
 def _encode(

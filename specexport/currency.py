@@ -33,7 +33,9 @@ def default_output(recipe: Recipe) -> Path:
 def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
     """Of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and libraries."""
     backend = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}.get(recipe.backend.kind)
-    libraries = [f"{name} {_version(name)}" for name in (*LIBRARIES, *([backend] if backend else []))]
+    quantiser = ["nvidia-modelopt"] if recipe.engine_weights is not None else []
+    named = (*LIBRARIES, *([backend] if backend else []), *quantiser)
+    libraries = [f"{name} {_version(name)}" for name in named]
     parts = [recipe.model_dump_json(), code_digest("**/*.py"), *digests.values(), *libraries]
     return text_sha256("|".join(parts))
 

@@ -1,4 +1,5 @@
-"""What a format of weights costs: a graph against its fp32 twin on running text, position by position.
+"""What a format of weights costs: a graph against its twin over the checkpoint's own weights, on running text, position
+by position.
 
 The twin has passed the parity check, so it stands for the checkpoint. Every token of the text is predicted from the
 true ones before it; nothing is sampled.
@@ -36,8 +37,9 @@ class FidelityReport:
     def line(self) -> str:
         """For people."""
         return (
-            f"against fp32 on {self.tokens} tokens of text: same first choice at {100 * self.top1_agreement:.2f} %, "
-            f"KL {self.kl:.4g}, perplexity {self.perplexity:.3f} instead of {self.reference_perplexity:.3f}"
+            f"against the checkpoint's weights on {self.tokens} tokens of text: same first choice at "
+            f"{100 * self.top1_agreement:.2f} %, KL {self.kl:.4g}, perplexity {self.perplexity:.3f} instead of "
+            f"{self.reference_perplexity:.3f}"
         )
 
 

@@ -2,12 +2,12 @@
 
 from dataclasses import fields
 
-from specexport.canonical_graph import CanonicalGraph
-from specexport.check_prompts import open_codec
+from specexport.check_prompts import encode_text
 from specexport.compiled_graph import CompiledGraph
 from specexport.digests import code_digest
-from specexport.errors import CheckpointUnsupported, FidelityError
+from specexport.errors import FidelityError
 from specexport.fidelity import FidelityReport, measure_fidelity
+from specexport.host_graph import on_host
 from specexport.measured import measured_once
 from specexport.recipe import Fidelity
 from specexport.sources.cache import entry_digest
@@ -16,19 +16,33 @@ from specexport.sources.cache import entry_digest
 def check_fidelity(
     graph: CompiledGraph, twin: CompiledGraph, text: Fidelity, *, force: bool = False
 ) -> FidelityReport:
-    """Fidelity of a compiled graph to its fp32 `twin` on the recipe's text.
+    """Fidelity of a compiled graph to its `twin` over the checkpoint's own weights, on the recipe's text.
 
     Raises `CheckpointUnsupported` for a checkpoint without tokenizer or a text of less than two tokens.
     """
-    ids = _encode(text, graph.canonical)
+    ids = encode_text("fidelity", text, graph.canonical)
     parts = {
         "compared": [entry_digest(graph.directory), entry_digest(twin.directory)],
         "ids": ids,
-        "code": code_digest("fidelity.py", "fidelity_stage.py"),
+        "code": code_digest(
+            "fidelity*.py", "host_graph.py", "passes/emulate_four_bits.py", "passes/widen_bfloat16.py"
+        ),
     }
-    pair = (graph.spec, graph.directory), (twin.spec, twin.directory)
-    record = measured_once("fidelity", parts, lambda: measure_fidelity(*pair, ids), force=force)
+
+    def measure() -> FidelityReport:
+        with on_host(graph) as found, on_host(twin) as expected:
+            return measure_fidelity(found, expected, ids)
+
+    record = measured_once("fidelity", parts, measure, force=force)
     return FidelityReport(**{key.name: record[key.name] for key in fields(FidelityReport)})
+
+
+_CURES = {
+    "fp8": "leave weights out",
+    "int4-awq": "choose fp8, a smaller weights.block",
+    "nvfp4": "choose fp8",
+}
+_INTEGER_CURE = "choose weights.activations fine, int8 instead of int4"
 
 
 def require_fidelity(report: FidelityReport, limits: Fidelity, weights: str) -> None:
@@ -42,19 +56,5 @@ def require_fidelity(report: FidelityReport, limits: Fidelity, weights: str) -> 
         if limit is not None and not (found <= limit if upper else found >= limit):
             raise FidelityError(
                 f"fidelity.{key}: {weights} weights reach {found:.4g}, the recipe expects {word} {limit:.4g} "
-                f"({report.line()}): choose weights.activations fine, int8 instead of int4, or move the limit"
+                f"({report.line()}): {_CURES.get(weights, _INTEGER_CURE)}, or move the limit"
             )
-
-
-def _encode(text: Fidelity, target: CanonicalGraph) -> list[int]:
-    codec = open_codec(target)
-    if codec is None:
-        raise CheckpointUnsupported(
-            f"fidelity.text: found text, but {target.name} has no tokenizer; leave fidelity out"
-        )
-    ids = codec.encode(text.text)[: text.tokens]
-    if len(ids) < 2:
-        raise CheckpointUnsupported(
-            f"fidelity.text: found {len(ids)} tokens, expected at least 2; write more"
-        )
-    return ids

@@ -26,8 +26,10 @@ from specexport.recipe_sources import (
     RandomSource,
     Target,
 )
-from specexport.recipe_weights import Fidelity, OwnGraph, Weights
+from specexport.recipe_weights import EngineWeights, Fidelity, OwnGraph, Weights
 from specexport.recipe_yaml import read_yaml
+from specexport.tensorrt.capability import capable_names
+from specexport.tensorrt.options import TensorRTBackend
 from specruntime.schema_numbers import Size
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "Check",
     "Draft",
     "EagleDraft",
+    "EngineWeights",
     "Fidelity",
     "LayerSkipDraft",
     "MedusaDraft",
@@ -98,8 +101,9 @@ class Recipe(Closed):
     target: Target
     precision: Precision = "fp32"
     """Of weights, activations and KV cache; `weights` stores the former in fewer bits."""
-    weights: Weights | None = None
-    """How the weights of target and draft are stored where they take fewer bits than `precision`."""
+    weights: Annotated[Weights | EngineWeights, Field(discriminator="format")] | None = None
+    """How weights are stored where they take fewer bits than `precision`: int8 and int4 of target and draft for ONNX
+    Runtime, fp8, int4-awq and nvfp4 of the target for TensorRT."""
     capacity: Size
     """KV rows of a session: prompt, answer and one window."""
     prefill_chunk: PositiveInt = 128
@@ -206,12 +210,13 @@ class Recipe(Closed):
             )
         runs_on_cpu = isinstance(self.backend, OnnxRuntimeBackend) and self.backend.provider == "cpu"
         for key, weights in (("weights", self.weights), ("draft.weights", self.weights_of("draft"))):
-            if weights is None:
+            if not isinstance(weights, Weights):
                 continue
             if not runs_on_cpu:
                 raise ValueError(
                     f"{key}: found {weights.format} with this backend, expected backend.kind onnxruntime with "
-                    f"provider cpu, whose kernels take them; leave {key} out elsewhere"
+                    f"provider cpu, whose kernels take them; leave {key} out elsewhere, or give tensorrt and "
+                    "tensorrt_rtx weights.format fp8, int4-awq or nvfp4"
                 )
             if self.precision != "fp32":
                 raise ValueError(
@@ -219,10 +224,47 @@ class Recipe(Closed):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _check_engine(self) -> Self:
+        weights, backend = self.engine_weights, self.backend
+        if weights is not None and not isinstance(backend, TensorRTBackend):
+            raise ValueError(
+                f"weights: found {weights.format} with this backend, expected backend.kind tensorrt or tensorrt_rtx; "
+                "onnxruntime on the CPU takes int8 and int4"
+            )
+        if not isinstance(backend, TensorRTBackend):
+            return self
+        if weights is not None and self.precision == "fp32":
+            raise ValueError(f"precision: found fp32 with weights {weights.format}, expected fp16 or bf16")
+        if weights is not None and (backend.refit or backend.strip_weights):
+            key = "refit" if backend.refit else "strip_weights"
+            raise ValueError(
+                f"backend.{key}: found true with weights {weights.format}; engines over them were never refitted, "
+                "leave one of both out"
+            )
+        capable = capable_names(backend.kind, self.stored_formats)
+        beyond = [name for name in backend.compute_capabilities if name not in capable]
+        if beyond:
+            raise ValueError(
+                f"backend.compute_capabilities: found {', '.join(beyond)} with {' and '.join(self.stored_formats)}, "
+                f"expected some of {', '.join(capable)}"
+            )
+        return self
+
     def weights_of(self, graph: str) -> Weights | None:
-        """How the weights of "target" or "draft" are stored; None: in `precision`."""
+        """How the weights of "target" or "draft" are stored as integers for ONNX Runtime; None: they are not."""
         own = self.draft.weights if graph == "draft" and isinstance(self.draft, OwnGraph) else None
-        return own or self.weights
+        return own or (self.weights if isinstance(self.weights, Weights) else None)
+
+    @property
+    def engine_weights(self) -> EngineWeights | None:
+        """How the target's weights are stored in an engine; None: in `precision`."""
+        return self.weights if isinstance(self.weights, EngineWeights) else None
+
+    @property
+    def stored_formats(self) -> tuple[str, ...]:
+        """Every format that a device must have arithmetic for."""
+        return (self.precision, *((self.engine_weights.format,) if self.engine_weights is not None else ()))
 
     @property
     def shown_precision(self) -> str:

@@ -59,20 +59,13 @@ class OwnGraph(Closed):
     draft's rounding costs acceptance and never changes a token."""
 
 
-class Fidelity(Closed):
-    """What the weights' format may cost, on running text, against the checkpoint in fp32. A limit that is not kept
-    stops the build."""
+class RunningText(Closed):
+    """A text that is read token by token."""
 
     text: Annotated[str, Field(min_length=1, max_length=_MOST_TEXT)]
     """The running text; `file: PATH` in its place reads it from a file beside the recipe."""
     tokens: Annotated[int, Field(ge=16)] = 1024
-    """Tokens of it that are compared."""
-    top1_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Least share of positions with the same most likely token."""
-    kl: Annotated[float, Field(gt=0)] | None = None
-    """Largest mean KL divergence from the checkpoint's distribution, in nats per token."""
-    perplexity_ratio: Annotated[float, Field(gt=0)] | None = None
-    """Largest perplexity, as a multiple of the checkpoint's own."""
+    """Tokens of it that are read."""
 
     @model_validator(mode="before")
     @classmethod
@@ -83,6 +76,46 @@ class Fidelity(Closed):
             raise ValueError("found file and text, expected one of them")
         rest = {key: item for key, item in value.items() if key != "file"}
         return {**rest, "text": _read_text(value["file"], info)}
+
+
+class EngineWeights(Closed):
+    """Weights of a TensorRT engine in fewer bits, by NVIDIA ModelOpt. LM head, embedding table, KV cache and a draft's
+    graph stay in `precision`."""
+
+    format: Literal["fp8", "int4-awq", "nvfp4"]
+    """fp8: E4M3, weights and the rows that meet them, one scale each, fixed at build. int4-awq: 4-bit integers with a
+    scale per block, rows in `precision`. nvfp4: E2M1, weights and rows, a scale per 16 neighbours."""
+    block: Literal[32, 64, 128] | None = None
+    """int4-awq: neighbouring weights of an output that share a scale; 128 where it is not given."""
+    calibration: RunningText
+    """What the scales are found on."""
+
+    @model_validator(mode="after")
+    def _check_block(self) -> Self:
+        if self.block is not None and self.format != "int4-awq":
+            raise ValueError(
+                f"block: found {self.block} with format {self.format}, expected none: only int4-awq has a choice"
+            )
+        return self
+
+    @property
+    def block_size(self) -> int | None:
+        """Numbers that share a scale along a row; None: all of a matrix."""
+        if self.format == "fp8":
+            return None
+        return 16 if self.format == "nvfp4" else self.block or 128
+
+
+class Fidelity(RunningText):
+    """What the weights' format may cost, on running text, against the checkpoint in `precision`. A limit that is not
+    kept stops the build."""
+
+    top1_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Least share of positions with the same most likely token."""
+    kl: Annotated[float, Field(gt=0)] | None = None
+    """Largest mean KL divergence from the checkpoint's distribution, in nats per token."""
+    perplexity_ratio: Annotated[float, Field(gt=0)] | None = None
+    """Largest perplexity, as a multiple of the checkpoint's own."""
 
 
 def _read_text(name: Any, info: ValidationInfo) -> str:

@@ -16,6 +16,7 @@ Models = tuple[type[BaseModel], ...]
 Location = tuple[int | str, ...]
 Finding = Mapping[str, Any]  # what `ValidationError.errors` lists
 
+_TAG_KEYS = ("kind", "format")
 _KEY = re.compile(r"[a-z_0-9.]+: ")
 _LONGEST_PATH = 200
 # Findings that say more than what a value should have been.
@@ -66,10 +67,10 @@ def describe(item: Finding, root: type[BaseModel]) -> str:
         return f"{_shown(path)}: missing, and required; the keys here are {', '.join(_keys(beside))}"
     if kind == "union_tag_invalid":
         tag = str(context["tag"])
-        return f"{_shown(_dotted(path, 'kind'))}: found {shorten(tag)}, {one_of(tag, _all_tags(below))}"
+        return f"{_shown(_dotted(path, _key_of(context)))}: found {shorten(tag)}, {one_of(tag, _all_tags(below))}"
     if kind == "union_tag_not_found":
         tags = ", ".join(_all_tags(below))
-        return f"{_shown(_dotted(path, 'kind'))}: missing, and required; allowed: {tags}"
+        return f"{_shown(_dotted(path, _key_of(context)))}: missing, and required; allowed: {tags}"
     if kind == "value_error":
         message = str(context["error"])
         return _dotted(path, message) if _KEY.match(message) else f"{_shown(path)}: {message}"
@@ -173,8 +174,15 @@ def _all_tags(models: Models) -> list[str]:
 
 def _tags(model: type[BaseModel]) -> tuple[str, ...]:
     """What pydantic writes into a location for this member of a union: one of its kinds, or the class name."""
-    kind = model.model_fields.get("kind")
-    return tuple(map(str, get_args(kind.annotation))) if kind else (model.__name__,)
+    fields = (model.model_fields.get(key) for key in _TAG_KEYS)
+    tag = next((field for field in fields if field is not None), None)
+    return tuple(map(str, get_args(tag.annotation))) if tag else (model.__name__,)
+
+
+def _key_of(context: Mapping[str, Any]) -> str:
+    """The key that tells the members of a union apart; a union told apart by a function has none."""
+    key = str(context["discriminator"]).strip("'")
+    return key if key in _TAG_KEYS else "kind"
 
 
 def _keys(models: Models) -> list[str]:

@@ -122,8 +122,9 @@ class Manifest(Closed):
     schema_version: int
     name: str
     producer: str
-    precision: Literal["fp32", "fp16", "bf16", "int8", "int4"]
-    """Of everything, or, int8 and int4, of the weights, with activations and KV cache in fp32."""
+    precision: Literal["fp32", "fp16", "bf16", "int8", "int4", "fp8", "int4-awq", "nvfp4"]
+    """Of everything, or, int8 and int4, of the weights, with activations and KV cache in fp32; fp8, int4-awq and nvfp4
+    are formats of an engine's linear layers, the rest is in the dtype of the cache."""
     target: GraphSpec
     draft: DraftSpec
     adaptive: AdaptiveSpec | None = None

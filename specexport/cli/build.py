@@ -26,11 +26,13 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
     from specexport.bundle_place import check_output
     from specexport.currency import build_key, default_output, is_current
     from specexport.digests import checkpoint_digests
-    from specexport.tensorrt.machine import check_machine
+    from specexport.tensorrt.machine import check_machine, require_modelopt
     from specexport.tensorrt.options import TensorRTBackend
 
     if isinstance(loaded.backend, TensorRTBackend):
-        check_machine(loaded.backend)  # before the checkpoint is fetched
+        check_machine(loaded.backend, loaded.stored_formats)  # before the checkpoint is fetched
+    if loaded.engine_weights is not None:
+        require_modelopt(loaded.engine_weights)
     bundle = output or default_output(loaded)
     check_output(bundle)
     with without_collection(), counted_progress() as (announce, count):

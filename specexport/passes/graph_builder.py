@@ -40,6 +40,28 @@ class Builder:
         self._graph.append(node)
         return output
 
+    def add_outputs(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        dtypes: Sequence[ir.DataType],
+        domain: str = "",
+        **attributes: Attribute,
+    ) -> Sequence[ir.Value]:
+        """As `add`, for an operator with an output for each of `dtypes`."""
+        node = ir.node(
+            op_type,
+            inputs,
+            attributes=attributes,
+            domain=domain,
+            num_outputs=len(dtypes),
+            name=self._name(op_type),
+        )
+        for index, (output, dtype) in enumerate(zip(node.outputs, dtypes, strict=True)):
+            output.name, output.dtype = f"{node.name}_output_{index}", dtype
+        self._graph.append(node)
+        return node.outputs
+
     def add_split(self, value: ir.Value, sizes: ir.Value, axis: int, parts: int) -> Sequence[ir.Value]:
         """`value` cut along `axis` into `parts` of the given sizes."""
         node = ir.node(

@@ -4,7 +4,6 @@ Owns which layer becomes what. A table that is both embedding and LM head is sto
 that packed projections are one layer.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +12,9 @@ from numpy.typing import NDArray
 
 from specexport.passes import PassReport
 from specexport.passes.graph_builder import Builder
+from specexport.passes.linear_layers import LOGITS, products_behind
 from specexport.passes.quantized_linear import StoredWeights, look_up, multiply, store_weights
 from specexport.weight_plan import LinearPlan, WeightPlan
-
-_LOGITS = ("logits", "draft_logits")
-_WORKS_AROUND_HEAD = {"Cast", "Mul", "Div", "Add", "Tanh", "Slice", "Identity", "Concat", "Reshape"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class QuantizeWeights:
         stored: dict[ir.Value, StoredWeights] = {}
         reasons: list[str] = []
         layers = [found for node in graph if (found := _linear_layer(node)) is not None]
-        heads = {layer.weights for layer in layers if layer.node in set(_heads(graph))}
+        heads = {layer.weights for layer in layers if layer.node in set(products_behind(graph, LOGITS))}
         tables = [node for node in graph if _is_table_lookup(node)]
         changed = 0
         for layer in layers:
@@ -109,16 +106,6 @@ def _is_table_lookup(node: ir.Node) -> bool:
     if table is None or ids is None or table.const_value is None or table.dtype != ir.DataType.FLOAT:
         return False
     return len(table.const_value.shape) == 2 and ids.name == "input_ids"
-
-
-def _heads(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The product behind each output of logits, past what scales, caps or pads it."""
-    for output in graph.outputs:
-        node = output.producer() if output.name in _LOGITS else None
-        while node is not None and node.op_type in _WORKS_AROUND_HEAD:
-            node = node.inputs[0].producer() if node.inputs[0] is not None else None
-        if node is not None:
-            yield node
 
 
 def _replace(node: ir.Node, value: ir.Value) -> None:

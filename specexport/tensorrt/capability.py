@@ -4,6 +4,7 @@ Owns the reasons given when a recipe asks for more. Statements about `tensorrt_r
 without a GPU; statements about `tensorrt` follow its bindings (11.4) and documentation and have not been run.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from specruntime.engines.tensorrt_library import LibraryName
@@ -41,6 +42,16 @@ class Capabilities:
         """The features by recipe key."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Feature)}
+
+
+FORMATS_SINCE: dict[str, tuple[int, int]] = {
+    "bf16": (8, 0),
+    "int4-awq": (8, 0),
+    "fp8": (8, 9),
+    "nvfp4": (10, 0),
+}
+"""The least compute capability with arithmetic for a format; tensorrt_rtx 1.7.1 was tried for each and refuses the
+others."""
 
 
 _NO_REFIT = (
@@ -92,3 +103,15 @@ CAPABILITIES: dict[LibraryName, Capabilities] = {
         kv_cache_update=Feature(True),
     ),
 }
+
+
+def least_capability(formats: Collection[str]) -> tuple[int, int]:
+    """The least compute capability that has arithmetic for all of `formats`."""
+    return max((FORMATS_SINCE.get(name, (0, 0)) for name in formats), default=(0, 0))
+
+
+def capable_names(library: LibraryName, formats: Collection[str]) -> tuple[str, ...]:
+    """Of the compute capabilities that engines of `library` can be aimed at, those with arithmetic for `formats`."""
+    least = least_capability(formats)
+    names = CAPABILITIES[library].compute_capability_names
+    return tuple(name for name in names if (int(name[2:-1]), int(name[-1])) >= least)

@@ -3,11 +3,12 @@
 Owns the keys and their rules. Knows nothing of graphs; needs neither library installed.
 """
 
+from collections.abc import Collection
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from specexport.tensorrt.capability import CAPABILITIES
+from specexport.tensorrt.capability import CAPABILITIES, capable_names
 
 Precision = Literal["fp32", "fp16", "bf16"]
 HardwareCompatibility = Literal["none", "ampere_plus", "same_compute_capability"]
@@ -67,6 +68,14 @@ class TensorRTBackend(BaseModel):
         return (
             "fp32 attention has no fused kernel; backend.decomposable_attention: true builds it without one"
         )
+
+    def aimed_at(self, formats: Collection[str]) -> Self:
+        """The same; where the recipe names no compute capability and some have no arithmetic for `formats`, aimed at
+        those that have."""
+        capable = capable_names(self.kind, formats)
+        if self.compute_capabilities or capable == CAPABILITIES[self.kind].compute_capability_names:
+            return self
+        return self.model_copy(update={"compute_capabilities": capable})
 
     def _asks_for(self, key: str) -> bool:
         return bool(getattr(self, key) != type(self).model_fields[key].default)

@@ -162,6 +162,30 @@ def test_bf16_builds_and_its_parity_says_how_it_was_computed(place: Place) -> No
     assert "computed in float32" in run("inspect", root).output
 
 
+def test_weights_in_fp8_are_the_targets_and_are_judged(place: Place, bundle: Path) -> None:
+    pytest.importorskip("modelopt")
+    text = "numbers 1 2 3 4 and words of no meaning. " * 4
+    weights = {"format": "fp8", "calibration": {"text": text, "tokens": 100}}
+    result = place.build("fp8", weights=weights, fidelity={"text": text, "tokens": 100})
+    assert result.exit_code == 0, result.output
+    assert "14 linear layers in fp8, the rest in fp16" in result.stderr
+    root = place.root / "fp8.bundle"
+    manifest, record = load_manifest(root), json.loads((root / "build.json").read_text())["graphs"]
+    assert manifest.precision == "fp8" and isinstance(manifest.draft, ModelDraft)
+    target, draft = manifest.target.engine, manifest.draft.graph.engine
+    assert isinstance(target, TensorRTEngine) and isinstance(draft, TensorRTEngine)
+    assert target.compute_capabilities == ("8.9", "12.0", "12.1") and "7.5" in draft.compute_capabilities
+    assert record["draft"]["fidelity"] is None and record["target"]["fidelity"]["kl"] > 1e-6
+    assert "calibrated on 100 tokens" in record["target"]["passes"][-1]["reasons"][0]
+    assert engines(root)["target"]["weights_bytes"] < engines(bundle)["target"]["weights_bytes"]
+    limits = {"text": text, "tokens": 100, "kl": 1e-9}
+    refused = refusal(place.build("worse", weights=weights, fidelity=limits))
+    assert (
+        refused.startswith("error: fidelity.kl: fp8 weights reach")
+        and not (place.root / "worse.bundle").exists()
+    )
+
+
 def test_step_times_say_why_there_are_none(no_driver: None, bundle: Path) -> None:
     for graph in json.loads((bundle / "build.json").read_text())["graphs"].values():
         assert graph["step_ms"] is None and "no CUDA driver" in graph["step_ms_reason"]

@@ -125,6 +125,23 @@ MISTAKES: list[tuple[Any, ...]] = [
         "did you mean",
     ),
     ("backend", {"kind": "onnxruntime", "provider": "cuda11"}, "backend.provider:", "did you mean 'cuda'?"),
+    (
+        "weights",
+        {"format": "fp7", "calibration": {"text": "a"}},
+        "weights.format: found 'fp7', allowed: int8, int4, fp8, int4-awq, nvfp4; did you mean 'fp8'?",
+    ),
+    ("weights", {"block": 32}, "weights.format: missing, and required; allowed: int8, int4, fp8, int4-awq"),
+    ("weights", {"format": "nvfp4"}, "weights.calibration: missing, and required"),
+    (
+        "weights",
+        {"format": "fp8", "block": 64, "calibration": {"text": "a"}},
+        "weights.block: found 64 with format fp8, expected none",
+    ),
+    (
+        "weights",
+        {"format": "fp8", "calibration": {"text": "a"}},
+        "weights: found fp8 with this backend, expected backend.kind tensorrt or tensorrt_rtx",
+    ),
     ("parity.tolerance", 0, "parity.tolerance: found 0, expected greater than 0"),
     ("parity.tolerance", float("nan"), "parity.tolerance:", "finite number"),
     ("check.prompts", [], "check.prompts: found [], expected"),
@@ -168,6 +185,52 @@ def test_draft_capacity_lies_between_the_window_and_the_targets() -> None:
         Recipe.model_validate({**MINIMAL, "draft": draft})
     with pytest.raises(ValueError, match=r"draft\.capacity: found 64, expected at least 136"):
         Recipe.model_validate({**MINIMAL, "draft": {**draft, "capacity": 64}})
+
+
+ENGINE: dict[str, Any] = {
+    **MINIMAL,
+    "precision": "fp16",
+    "backend": {"kind": "tensorrt_rtx"},
+    "weights": {"format": "fp8", "calibration": {"text": "a"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"weights": {"format": "int8"}}, r"weights: found int8 with this backend.* fp8, int4-awq or nvfp4"),
+        (
+            {"precision": "fp32", "backend": {"kind": "tensorrt_rtx", "decomposable_attention": True}},
+            r"precision: found fp32 with weights fp8, expected fp16 or bf16",
+        ),
+        (
+            {"backend": {"kind": "tensorrt_rtx", "compute_capabilities": ["SM75", "SM89"]}},
+            r"backend\.compute_capabilities: found SM75 with fp16 and fp8, expected some of SM89, SM120, SM121",
+        ),
+        ({"backend": {"kind": "tensorrt", "refit": True}}, r"backend\.refit: found true with weights fp8"),
+        ({"backend": {"kind": "tensorrt", "strip_weights": True}}, r"backend\.strip_weights: found true"),
+        (
+            {
+                "weights": None,
+                "precision": "bf16",
+                "backend": {"kind": "tensorrt_rtx", "compute_capabilities": ["SM75"]},
+            },
+            r"backend\.compute_capabilities: found SM75 with bf16, expected some of SM80, ",
+        ),
+    ],
+    ids=["integers", "fp32", "capability", "refit", "strip", "bf16"],
+)
+def test_what_an_engine_cannot_store_is_refused(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        Recipe.model_validate({**ENGINE, **changes})
+
+
+def test_engine_weights_are_the_targets_alone() -> None:
+    draft = {"kind": "model", "k": 4, "source": {"noise_of_target": {"scale": 0.1}}}
+    recipe = Recipe.model_validate({**ENGINE, "draft": draft})
+    assert recipe.engine_weights is not None
+    assert recipe.weights_of("target") is None and recipe.weights_of("draft") is None
+    assert (recipe.shown_precision, recipe.stored_formats) == ("fp8", ("fp16", "fp8"))
 
 
 def test_only_a_draft_can_be_the_target_with_noise(tmp_path: Path) -> None:

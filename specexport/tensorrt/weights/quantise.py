@@ -1,0 +1,123 @@
+"""One linear layer through NVIDIA ModelOpt: its weights and the rows it meets in, its numbers in fewer bits out.
+
+The one place that imports ModelOpt. Each layer is quantised by itself, on its own rows, as ModelOpt's per-layer
+algorithms do inside a whole model; that way a layer is in memory at a time and any graph will do.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+from io import StringIO
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specexport.recipe_weights import EngineWeights
+from specexport.tensorrt.weights.numbers import (
+    NVFP4_BLOCK,
+    Fp8Linear,
+    Int4Linear,
+    Linear,
+    Nvfp4Linear,
+    smallest_scale,
+)
+
+_CONFIGS = {"fp8": "FP8_DEFAULT_CFG", "int4-awq": "INT4_AWQ_CFG", "nvfp4": "NVFP4_DEFAULT_CFG"}
+_LARGEST_FP8 = 448.0
+_LARGEST_INT4 = 7.0
+
+
+def quantise_linear(
+    matrix: NDArray[np.float32],
+    rows: NDArray[np.float32],
+    weights: EngineWeights,
+    dtype: np.dtype[np.generic],
+) -> Linear:
+    """`matrix` [N, K] in the format of `weights`, calibrated on `rows` [n, K]; `dtype`: the precision of the graph."""
+    outputs, size = matrix.shape
+    with _silent():
+        library: Any = import_module("modelopt.torch.quantization")
+        layer = torch.nn.Linear(size, outputs, bias=False)
+        layer.weight = torch.nn.Parameter(torch.from_numpy(matrix.copy()), requires_grad=False)
+        config = _config(library, weights)
+        samples = torch.from_numpy(rows)
+        module = library.quantize(torch.nn.Sequential(layer), config, lambda model: model(samples))[0]
+    with torch.no_grad():
+        if weights.format == "fp8":
+            return _fp8(module, dtype)
+        if weights.format == "nvfp4":
+            return _nvfp4(module)
+        assert weights.block_size is not None, "int4-awq has blocks"
+        return _int4(module, weights.block_size, dtype)
+
+
+def _config(library: Any, weights: EngineWeights) -> dict[str, Any]:
+    """ModelOpt's own configuration of the format, with the recipe's block."""
+    config: dict[str, Any] = getattr(library, _CONFIGS[weights.format])
+    if weights.format != "int4-awq":
+        return config
+    blocks = {-1: weights.block_size, "type": "static"}
+    return {**config, "quant_cfg": _with_blocks(config["quant_cfg"], blocks)}
+
+
+def _with_blocks(entries: Any, blocks: dict[Any, Any]) -> Any:
+    """A copy of a configuration's entries in which whatever has blocks has these."""
+    if isinstance(entries, dict):
+        return {
+            key: blocks if key == "block_sizes" else _with_blocks(item, blocks)
+            for key, item in entries.items()
+        }
+    return [_with_blocks(item, blocks) for item in entries] if isinstance(entries, list) else entries
+
+
+def _fp8(module: Any, dtype: np.dtype[np.generic]) -> Fp8Linear:
+    scale = _scalar(module.weight_quantizer.amax / _LARGEST_FP8, dtype)
+    levels = module.weight.float().numpy() / scale.astype(np.float32)
+    values = np.clip(levels, -_LARGEST_FP8, _LARGEST_FP8).astype(ml_dtypes.float8_e4m3fn)
+    return Fp8Linear(values, scale, _scalar(module.input_quantizer.amax / _LARGEST_FP8, dtype))
+
+
+def _int4(module: Any, block: int, dtype: np.dtype[np.generic]) -> Int4Linear:
+    """The scales are rounded to the precision of the graph first, so that the values fit the scales it holds."""
+    weight = module.weight.float().numpy()
+    outputs, size = weight.shape
+    found = (module.weight_quantizer.amax / _LARGEST_INT4).float().numpy().reshape(outputs, size // block)
+    scales = np.maximum(found, smallest_scale(dtype)).astype(dtype)
+    levels = weight.reshape(outputs, -1, block) / scales.astype(np.float32)[..., None]
+    values = np.clip(np.rint(levels), -8, 7).reshape(outputs, size).astype(ml_dtypes.int4)
+    factors = module.input_quantizer.pre_quant_scale.float().numpy().reshape(size)
+    return Int4Linear(values, scales, factors.astype(dtype), block)
+
+
+def _nvfp4(module: Any) -> Nvfp4Linear:
+    tensors: Any = import_module("modelopt.torch.quantization.qtensor").NVFP4QTensor
+    scale = tensors.get_weights_scaling_factor_2_from_quantizer(module.weight_quantizer)
+    scale = scale.clamp(min=smallest_scale(np.dtype(np.float32)))
+    packed, block_scales, _ = tensors.quantize(
+        module.weight.float(), NVFP4_BLOCK, weights_scaling_factor_2=scale
+    )
+    pairs = packed._quantized_data.numpy()
+    codes = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(module.weight.shape)
+    input_scale = module.input_quantizer.amax / (6.0 * _LARGEST_FP8)
+    return Nvfp4Linear(
+        codes.astype(np.uint8).view(ml_dtypes.float4_e2m1fn),
+        block_scales.view(torch.uint8).numpy().view(ml_dtypes.float8_e4m3fn),
+        _scalar(scale, np.dtype(np.float32)),
+        _scalar(input_scale, np.dtype(np.float32)),
+    )
+
+
+def _scalar(value: torch.Tensor, dtype: np.dtype[np.generic]) -> NDArray[Any]:
+    return np.asarray(max(float(value), smallest_scale(dtype))).astype(dtype)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """ModelOpt prints what it does, and warns of a transformers it is not asked to work with."""
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.simplefilter("ignore")
+        yield
