@@ -61,13 +61,18 @@ class BatchReport:
         lines = [f"{'rows':>5}{'plain':>9}{'x 1 row':>9}{'drafts':>9}{'auto':>9}{'of best':>9}{'host ms':>9}"]
         for speed in self.speeds:
             lines.append(
-                f"{speed.rows:5}{speed.plain:9.1f}{self._scale(speed):8.2f}x{speed.speculative:9.1f}{speed.auto:9.1f}"
+                f"{speed.rows:5}{speed.plain:9.1f}{self._shown_scale(speed):>9}{speed.speculative:9.1f}{speed.auto:9.1f}"
                 f"{speed.auto_of_best:8.2f}x{speed.host_ms_per_launch:9.2f}"
             )
         return "\n".join([*lines, "tokens per second of all rows together, prefills included"])
 
-    def _scale(self, speed: BatchSpeed) -> float:
-        return speed.plain / self.speeds[0].plain
+    def _scale(self, speed: BatchSpeed) -> float | None:
+        """Against one row; None where one row was not measured."""
+        return next((speed.plain / one.plain for one in self.speeds if one.rows == 1), None)
+
+    def _shown_scale(self, speed: BatchSpeed) -> str:
+        scale = self._scale(speed)
+        return "-" if scale is None else f"{scale:.2f}x"
 
 
 def bench_batches(
@@ -92,7 +97,11 @@ def bench_batches(
     encoded = list(encode_prompts(bundle, prompts, params.max_tokens or 0).values())
     measured: dict[int, list[dict[str, _Run]]] = {size: [] for size in sizes}
     with ExitStack() as stack:
-        steppers = {size: stack.enter_context(closing(BatchStepper(bundle, size))) for size in sizes}
+        # No prompt is taken over from the way before: every way pays for its prefills.
+        steppers = {
+            size: stack.enter_context(closing(BatchStepper(bundle, size, prefix_caching="off")))
+            for size in sizes
+        }
         for turn in range(repeat):
             for size, stepper in steppers.items():
                 advance(f"batch {size}, turn {turn + 1} of {repeat}")

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from specexport.errors import RecipeError
+from specexport.recipe import load_recipe
 from specexport.trees import Rates
 from specexport.tune.recipe_edit import stated_draft, write_draft
 from specexport.tune.run import PAYS, TuneReport
+from specexport.tune.trials import ADAPTIVE
 
 _BUNDLED_RECIPE = "recipe.yaml"
 _SHAPES = ("k", "tree", "dynamic_tree")
@@ -17,9 +19,13 @@ _DECIMALS = 4
 def write_choice(report: TuneReport, recipe: Path) -> dict[str, Any]:
     """Writes the best kind, length or tree into the recipe file; the draft that it has now.
 
-    A recipe of another kind gets the draft of the best bundle's own recipe, sources included. Raises `RecipeError`.
+    A recipe of another draft, by kind or source, gets that of the best bundle's own recipe. Raises `RecipeError`.
     """
-    draft = chosen_draft(report, stated_draft(recipe))
+    stated = stated_draft(recipe)
+    bundled = report.best.path / _BUNDLED_RECIPE
+    if bundled.is_file() and _source(bundled) != _source(recipe):
+        stated = _bundled_draft(report.best.path)
+    draft = chosen_draft(report, stated)
     write_draft(recipe, draft)
     return draft
 
@@ -27,33 +33,54 @@ def write_choice(report: TuneReport, recipe: Path) -> dict[str, Any]:
 def chosen_draft(report: TuneReport, stated: Mapping[str, Any]) -> dict[str, Any]:
     """`stated` with what pays best on the tuned prompts; kind `none` where nothing does.
 
-    Layers that were found for a `layer_skip` draft count by their prediction: no bundle has them yet.
+    Layers that were found for a `layer_skip` draft count by their prediction: no bundle has them yet. A computed tree
+    too, where it promises more than the bundle's own shape.
     """
     best = report.best
+    base = dict(stated) if stated["kind"] == best.kind else None
     if best.layers is not None and best.layers.speedup >= max(PAYS, best.best.speedup):
-        base = dict(stated) if stated["kind"] == best.kind else _bundled_draft(best.path)
+        base = base or _bundled_draft(best.path)
         rest = {key: value for key, value in base.items() if key != "exit_after"}
         return {**rest, "k": best.layers.k, "layers": list(best.layers.layers)}
     if not report.pays:
         return {"kind": "none"}
-    base = dict(stated) if stated["kind"] == best.kind else _bundled_draft(best.path)
-    if best.tree is not None and best.tree.tree is not None:
-        shape = best.tree.tree
-        rest = {key: value for key, value in base.items() if key not in _SHAPES}
-        tree = {
-            "nodes": len(shape.parents),
-            "depth": max(shape.depths),
-            "acceptance": rounded(best.acceptance),
-        }
-        return {**rest, "tree": tree}
-    size = best.best_fixed.size
-    return {**base, "k": size} if best.chain and size > 0 else base
+    base = base or _bundled_draft(best.path)
+    if best.best.size == ADAPTIVE:
+        return _as_built(best.path, base, (*_SHAPES, "adaptive", "lookup"))
+    rest = {key: value for key, value in base.items() if key not in _SHAPES}
+    if best.chain:
+        return {**rest, "k": best.best_fixed.size}
+    own = best.predicted(best.best_fixed.size)
+    if (
+        best.tree is None
+        or best.tree.tree is None
+        or (own is not None and own.tokens_per_second >= best.tree.tokens_per_second)
+    ):
+        return _as_built(best.path, base, _SHAPES)
+    shape = best.tree.tree
+    tree = {"nodes": len(shape.parents), "depth": max(shape.depths), "acceptance": rounded(best.acceptance)}
+    return {**rest, "tree": tree}
 
 
 def rounded(rates: Rates) -> list[list[float]]:
     """Rates as a recipe states them: rounded down, so that no depth passes 1."""
     scale = 10**_DECIMALS
     return [[int(rate * scale) / scale for rate in ranks] for ranks in rates]
+
+
+def _as_built(bundle: Path, draft: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """`draft`, with what the bundle's own recipe says under these keys; as it is where the bundle has no recipe."""
+    if not (bundle / _BUNDLED_RECIPE).is_file():
+        return dict(draft)
+    found = _bundled_draft(bundle)
+    kept = {key: value for key, value in draft.items() if key not in keys}
+    return kept | {key: found[key] for key in keys if key in found}
+
+
+def _source(recipe: Path) -> tuple[str, object]:
+    """What drafts by a recipe, local paths in full."""
+    draft = load_recipe(recipe).draft
+    return draft.kind, getattr(draft, "source", None)
 
 
 def _bundled_draft(bundle: Path) -> dict[str, Any]:

@@ -18,9 +18,16 @@ def verdict(report: TuneReport) -> str:
     """One sentence: what to use, or that speculation does not pay."""
     best = report.best
     if not report.pays:
+        drafting = [(finding, trial) for finding in report.findings for trial in finding.trials if trial.size]
+        reached = "nothing was ever proposed"
+        if drafting:
+            finding, trial = max(drafting, key=lambda tried: tried[1].speedup)
+            reached = (
+                f"the best, {finding.name} with {described(trial.size)}, reaches {trial.speedup:.2f}x plain decoding "
+                f"(below {PAYS}x)"
+            )
         return (
-            f"Speculation does not pay on these prompts and this machine: the best, {best.name} with "
-            f"{described(best.best_fixed.size)}, reaches {best.best.speedup:.2f}x plain decoding (below {PAYS}x). "
+            f"Speculation does not pay on these prompts and this machine: {reached}. "
             "Decode plainly (draft: {kind: none}), or try another draft."
         )
     trial = best.best

@@ -141,6 +141,11 @@ def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Adva
     widths = sorted({p.width for p in target.profiles if p.rows == p.width and p.computes("top_ids")} | {1})
     chain = not grows_trees(draft)
     found = probe(bundle, prompts, params, _sizes(draft, widths, chain), advance)
+    if not any(one.size for one in found.rounds):
+        raise InvalidArgument(
+            f"{path}: the answers to these prompts are too short to tell anything, no round of them drafted as many "
+            "tokens as it may; raise --max-new-tokens, or give prompts with longer answers"
+        )
     advance(f"{bundle.manifest.name}: timing the widths")
     options = EngineOptions(threads=plan.threads)
     stepped = {int(w): ms for w, ms in measure_step_times(target, path, options=options).items()}

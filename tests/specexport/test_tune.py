@@ -12,7 +12,7 @@ from specexport.cli import main
 from specexport.errors import RecipeError
 from specexport.recipe import load_recipe
 from specexport.trees import best_tree_for_times
-from specexport.tune.choice import chosen_draft
+from specexport.tune.choice import chosen_draft, write_choice
 from specexport.tune.plot import draw_tuning
 from specexport.tune.prediction import Prediction, bounded, predict, predict_tree, verify_times
 from specexport.tune.probing import Probe, ProbedRound, turns
@@ -171,6 +171,60 @@ def test_it_says_plainly_that_speculation_does_not_pay() -> None:
     assert not report.pays
     assert "Speculation does not pay on these prompts and this machine" in render_tuning(report)
     assert chosen_draft(report, {"kind": "eagle3", "source": "./d", "k": 6}) == {"kind": "none"}
+
+
+def test_it_names_the_best_that_drafted_where_nothing_pays() -> None:
+    text = render_tuning(TuneReport({}, (finding(0.7, 0.9, adaptive=0.95),)))
+    assert "the best, pair with dynamic length, reaches 0.95x plain decoding" in text
+    assert "nothing was ever proposed" in render_tuning(TuneReport({}, (finding(),)))
+
+
+def bundle_of(tmp_path: Path, draft: str) -> Path:
+    """A directory with the recipe that a bundle would have."""
+    (tmp_path / "built").mkdir()
+    text = FLOW.replace("draft: {kind: eagle3, source: ./draft, k: 6}", f"draft: {draft}")
+    (tmp_path / "built" / "recipe.yaml").write_text(text.replace("verify_widths: [4, 7]\n", ""))
+    return tmp_path / "built"
+
+
+def test_a_recipe_of_another_draft_of_the_kind_gets_the_one_that_was_tuned(tmp_path: Path) -> None:
+    recipe = tmp_path / "pair.yaml"
+    recipe.write_text(BLOCK)
+    best = replace(finding(1.2, 1.5), path=bundle_of(tmp_path, "{kind: eagle3, source: /other, k: 5}"))
+    draft = write_choice(TuneReport({}, (best,)), recipe)
+    assert (draft["source"], draft["k"]) == ("/other", 2)
+    assert stated_draft(recipe) == draft
+
+
+def test_the_length_that_was_best_is_written_with_what_it_was_measured_in(tmp_path: Path) -> None:
+    recipe = tmp_path / "pair.yaml"
+    recipe.write_text(BLOCK)
+    source = tmp_path / "draft"
+    built = bundle_of(tmp_path, f"{{kind: eagle3, source: {source}, k: 5, adaptive: true, lookup: {{k: 8}}}}")
+    best = replace(finding(1.2, 1.1, adaptive=1.6), path=built)
+    draft = write_choice(TuneReport({}, (best,)), recipe)
+    assert (draft["k"], draft["adaptive"], draft["lookup"]["k"]) == (5, True, 8)
+    assert draft["source"] == "./draft"
+
+
+def test_a_shape_that_promises_more_than_the_computed_tree_stays(tmp_path: Path) -> None:
+    recipe = tmp_path / "pair.yaml"
+    recipe.write_text(BLOCK)
+    shape = "dynamic_tree: {nodes: 3, depth: 2, branch: 2}"
+    built = bundle_of(tmp_path, f"{{kind: eagle3, source: {tmp_path / 'draft'}, {shape}}}")
+    found = replace(finding(1.3, chain=False), path=built)
+    better = replace(found, predictions=tuple(replace(one, tokens=9.0) for one in found.predictions))
+    draft = write_choice(TuneReport({}, (better,)), recipe)
+    assert draft.keys() == {"kind", "source", "dynamic_tree"}
+    assert draft["dynamic_tree"]["nodes"] == 3
+
+
+def test_answers_too_short_to_draft_in_are_no_verdict(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "a", "prompt": "abc"}\n')
+    result = run("tune", tiny_bundle, "--prompts", prompts, "--max-new-tokens", "2")
+    assert result.exit_code == 1
+    assert "too short to tell anything" in result.stderr and "raise --max-new-tokens" in result.stderr
 
 
 def test_the_plot_shows_every_bundle(tmp_path: Path) -> None:
