@@ -203,9 +203,9 @@ class Session:
         """Forgets every token, then holds the first `length` tokens of another session of the same bundle.
 
         Their cache rows are copied instead of computed, those of the draft too; as after `rewind` the last token is
-        fed anew. Raises `InvalidArgument` unless 0 <= length <= `source.length`, `SessionBusy` while the source is at
-        work, `SessionPoisoned` for a source whose caches are undefined, `EngineFailed` when the copy fails; this
-        session is poisoned then.
+        fed anew. Raises `InvalidArgument` unless 0 <= length <= `source.length` and for a session that was opened in
+        another way, `SessionBusy` while the source is at work, `SessionPoisoned` for a source whose caches are
+        undefined, `EngineFailed` when the copy fails; this session is poisoned then.
         """
         with self._guard.exclusive(), source._guard.exclusive():
             self._guard.require_sound()
@@ -215,6 +215,7 @@ class Session:
                 raise InvalidArgument(
                     f"cannot start from {shown(length)} tokens: the other session holds {source._length}"
                 )
+            self._require_like(source)
             self._cut(0)
             rows = min(source._cache_length, max(length - 1, 0))
             with self._guard.poisoned_by(BaseException):
@@ -337,6 +338,16 @@ class Session:
         self._length = length
         self._cache_length = min(self._cache_length, max(length - 1, 0))
         self._draft.rewind(length)
+
+    def _require_like(self, source: "Session") -> None:
+        """Only what the same graphs computed, in caches that lie alike, can be copied."""
+        of_one_bundle = self.manifest is source.manifest or self.manifest == source.manifest
+        pairs = ((self._feeder.context, source._feeder.context), (self._draft, source._draft))
+        if not of_one_bundle or any(type(own) is not type(other) for own, other in pairs):
+            raise InvalidArgument(
+                "the other session is of another bundle or was opened in another way, expected the same `speculate` "
+                "and `dynamic`, and both or neither in a batch: append the tokens instead"
+            )
 
     def _require_answer(self) -> Sampler:
         self._guard.require_sound()

@@ -10,6 +10,7 @@ from specruntime.errors import EngineFailed, InvalidArgument, SessionBusy, Sessi
 from specruntime.manifest import DraftSpec, ModelDraft, NgramDraft, NoneDraft
 from specruntime.sampling import SamplingParams
 from specruntime.session import Session
+from tests.runtime.scripted_bundle import scripted_bundle
 from tests.runtime.scripted_engine import (
     Bench,
     Language,
@@ -120,7 +121,7 @@ def test_rows_that_the_source_has_not_computed_are_fed() -> None:
 
 
 def test_what_was_there_before_is_forgotten_and_the_answer_has_ended() -> None:
-    first, second = Bench(), Bench(DRAFTS["ngram"])
+    first, second = Bench(DRAFTS["ngram"]), Bench(DRAFTS["ngram"])
     answered(first.session, PARAMS["greedy"])
     second.decode([7] * 20, 10)
     second.session.start_from(first.session, 0)
@@ -136,6 +137,25 @@ def test_more_than_the_other_holds_is_refused(length: int) -> None:
     with pytest.raises(InvalidArgument):
         second.session.start_from(first.session, length)
     assert second.session.tokens.tolist() == MORE and not second.session.poisoned
+
+
+def test_a_session_of_another_bundle_or_opened_in_another_way_is_refused() -> None:
+    """Before anything is changed: drafts that were not told of the target's windows could not go on."""
+    (bundle, _), (other, _) = (
+        scripted_bundle(draft=ModelDraft(k=4, graph=draft_spec(batch=2)), batch=2, eos=eos)
+        for eos in ((), (96,))
+    )
+    with bundle, other, bundle.new_batch(2) as batch:
+        session = bundle.new_session()
+        session.append(MORE)
+        for source in (bundle.new_session(speculate=False), batch.sessions[0], other.new_session()):
+            source.append(PROMPT)
+            with pytest.raises(InvalidArgument, match="opened in another way"):
+                session.start_from(source, 3)
+            assert session.tokens.tolist() == MORE and not session.poisoned
+        with bundle.new_batch(1) as beside:
+            beside.sessions[0].start_from(batch.sessions[0], 3)
+            assert beside.sessions[0].tokens.tolist() == PROMPT[:3]
 
 
 def test_a_source_that_is_at_work_or_undefined_is_refused() -> None:
