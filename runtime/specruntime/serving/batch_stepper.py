@@ -62,10 +62,8 @@ class BatchStepper(SessionStepper):
         for batch in self.batches:
             batch.close()
 
-    def _begin(self, slot: Slot) -> Turn | None:
-        if not slot.begun:  # a launch of its neighbours may have failed since it was emptied
-            self._vacate(slot.number)
-        return super()._begin(slot)
+    def _make_ready(self, slot: Slot) -> None:
+        self._vacate(slot.number)  # a launch of its neighbours may have failed since it was emptied
 
     def _vacate(self, slot: int) -> None:
         batch, lane = divmod(slot, self._size)

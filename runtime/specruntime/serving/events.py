@@ -30,6 +30,7 @@ class Figures:
     prompt_tokens: int
     cached_tokens: int = 0  # of these, whose cache rows were there already
     tokens: int = 0  # delivered
+    first_tokens: int = 0  # of these, with the first delivery
     rounds: int = 0  # that delivered
     proposed: int = 0
     accepted: int = 0
@@ -41,7 +42,7 @@ class Figures:
     def decode_tokens_per_second(self) -> float:
         """Tokens after the first delivery over the time after it; 0 for an answer of one delivery."""
         after = self.seconds - self.first_seconds
-        return (self.tokens - 1) / after if self.rounds > 1 and after > 0 else 0.0
+        return (self.tokens - self.first_tokens) / after if self.rounds > 1 and after > 0 else 0.0
 
     def as_dict(self) -> dict[str, float]:
         """JSON-ready."""

@@ -171,7 +171,7 @@ class Scheduler:
                 if not (self._waiting and self._free):
                     return
                 ticket = self._waiting.popleft()
-                slot = self._stepper.choose(self._free, ticket.work)
+                slot = self._chosen(ticket.work)
                 self._free.remove(slot)
                 self._active[slot] = ticket
             try:
@@ -182,6 +182,14 @@ class Scheduler:
                 continue
             ticket.figures.queued_seconds = monotonic() - ticket.submitted
             self.totals.prompt_tokens += len(ticket.work.prompt)
+
+    def _chosen(self, work: Work) -> int:
+        """The free slot that suits the work; any does where the choice fails, for want of memory say."""
+        try:
+            return self._stepper.choose(self._free, work)
+        except Exception:
+            _LOG.exception("no slot could be preferred; the first is taken")
+            return self._free[0]
 
     def _step(self) -> None:
         if not self._active:
@@ -214,7 +222,7 @@ class Scheduler:
     @staticmethod
     def _count(figures: Figures, ticket: Ticket, round: Round, delivered: int) -> None:
         if not figures.rounds:
-            figures.first_seconds = monotonic() - ticket.submitted
+            figures.first_seconds, figures.first_tokens = monotonic() - ticket.submitted, delivered
         figures.rounds += 1
         figures.tokens += delivered
         figures.proposed += round.proposed

@@ -139,12 +139,16 @@ class SessionStepper:
             return None
         work = slot.work
         others = (each for each in self._slots if each is not slot)
-        best = max((slot, *others), key=lambda each: self._usable(work, each))  # its own if none has more
         try:
+            self._make_ready(slot)
+            best = max((slot, *others), key=lambda each: self._usable(work, each))  # its own if none has more
             slot.begin(best, self._usable(work, best))
         except Exception as error:
             return Turn(slot.number, error=error)
         return None
+
+    def _make_ready(self, slot: "Slot") -> None:
+        """What a slot needs before its work begins."""
 
     def _usable(self, work: Work, slot: "Slot") -> int:
         """Tokens of the slot's session that the work can start from."""

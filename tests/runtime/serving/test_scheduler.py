@@ -5,14 +5,15 @@ import pytest
 
 from specruntime import CapacityExceeded, EmptyPrompt, InvalidArgument, SamplingParams
 from specruntime.bundle import LoadedBundle
+from specruntime.manifest import ModelDraft
 from specruntime.serving import (
     Scheduler,
     SessionStepper,
     Work,
     collect,
 )
-from tests.runtime.scripted_bundle import ScriptedEngine
-from tests.runtime.scripted_engine import VOCAB
+from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
+from tests.runtime.scripted_engine import VOCAB, Language, draft_spec
 from tests.runtime.serving.scripted_work import PROMPT, alone, prompts, tokens_of, work
 
 
@@ -44,6 +45,19 @@ def test_every_token_has_an_author_and_plain_answers_none_of_the_drafts(
     assert drafted[-1].figures.accepted >= authors.count("accepted")
     assert plain[-1].figures.proposed == 0
     assert totals.acceptance_by_position[0] == totals.accepted_at[0] / totals.drafting_rounds
+
+
+def test_the_speed_leaves_out_all_that_the_first_delivery_brought() -> None:
+    """A draft model proposes after a prompt of one token already, so a first round may deliver several."""
+    draft = ModelDraft(k=4, graph=draft_spec())
+    bundle, _ = scripted_bundle(draft=draft, language=Language(habit=3.0))
+    with Scheduler(SessionStepper(bundle, 1)) as scheduler:
+        (answer,) = collect(scheduler, [work((3,), max_tokens=20)])
+    figures, first = answer[-1].figures, len(answer[0].delta.tokens)
+    assert figures.first_tokens == first > 1
+    after = figures.seconds - figures.first_seconds
+    assert figures.decode_tokens_per_second == (figures.tokens - first) / after
+    bundle.close()
 
 
 def test_a_long_prompt_is_fed_a_window_a_turn_while_others_decode(

@@ -7,13 +7,15 @@ import pytest
 from specruntime import EngineFailed, InvalidArgument
 from specruntime.bundle import LoadedBundle
 from specruntime.serving import (
+    BatchStepper,
     Draining,
     Scheduler,
     SessionStepper,
     Stream,
     Turn,
 )
-from tests.runtime.scripted_bundle import ScriptedEngine
+from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
+from tests.runtime.scripted_engine import Language
 from tests.runtime.serving.scripted_work import Gate, alone, tokens_of, wait_for, work
 
 
@@ -102,6 +104,42 @@ def test_a_step_that_fails_as_a_whole_ends_every_answer_and_the_scheduler_lives(
         with pytest.raises(RuntimeError, match="a defect"):
             list(Stream(scheduler, work()))
         assert list(Stream(scheduler, work()))[-1].last
+
+
+def test_a_choice_of_slots_that_fails_costs_no_answer(
+    scripted: tuple[LoadedBundle, ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, _ = scripted
+    stepper = SessionStepper(bundle, 2)
+
+    def broken(free: object, asked: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(stepper, "choose", broken)
+    with Scheduler(stepper) as scheduler:
+        for _ in range(2):
+            assert tokens_of(list(Stream(scheduler, work()))) == alone(bundle, work())
+
+
+def test_a_lane_that_cannot_be_healed_before_its_work_ends_no_other_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bundle, _ = scripted_bundle(language=Language(habit=3.0), batch=2)
+    stepper = BatchStepper(bundle, 2)
+    gate = stepper.batches[0].target.context
+    with Scheduler(stepper) as scheduler:
+        first = Stream(scheduler, work(max_tokens=None))
+        next(first)
+
+        def broken(row: int) -> None:
+            raise RuntimeError("the device is gone")
+
+        monkeypatch.setattr(gate, "zero", broken)
+        stepper.batches[0].target.lanes[1].fail(EngineFailed("the launch of a neighbour"))
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            list(Stream(scheduler, work()))
+        assert list(first)[-1].last
+    bundle.close()
 
 
 def test_counts_below_one_are_refused(scripted: tuple[LoadedBundle, ScriptedEngine]) -> None:
