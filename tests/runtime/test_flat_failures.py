@@ -8,6 +8,7 @@ import pytest
 
 from specruntime import flat
 from specruntime.abi import SessionState, Status
+from specruntime.abi.structs import PARAMS
 from specruntime.params import SamplingParams
 from specruntime.session import Session
 from tests.runtime.flat_calls import (
@@ -68,7 +69,9 @@ def test_a_failed_round_poisons_its_session_and_no_other(caller: Caller) -> None
 
 
 def test_generate_keeps_what_the_rounds_before_a_failure_delivered(caller: Caller) -> None:
-    session = caller.begun(PROMPT)
+    params = PARAMS.defaults()
+    params["logprobs"] = 0
+    session = caller.begun(PROMPT, params)
     left = iter(range(4))
     caller.scripted.contexts[0].failing = lambda: next(left, None) is None
     tokens, count, finish = np.zeros(50, np.int64), one(), one(np.int32)
@@ -77,6 +80,9 @@ def test_generate_keeps_what_the_rounds_before_a_failure_delivered(caller: Calle
     assert len(delivered) >= 4 and finish[0] == flat.Finish.NONE
     assert delivered == reference_decode(caller.language, PROMPT, len(delivered), GREEDY)
     assert committed(session) == PROMPT + delivered
+    logprobs, found = np.zeros(50), one()
+    succeed("spx_session_logprobs", session, logprobs, 50, found, None, None, 0, None)
+    assert found[0] == len(delivered) and (logprobs[: len(delivered)] < 0).all()
     succeed("spx_session_close", session)
 
 

@@ -62,15 +62,17 @@ def spx_session_generate(
     session: SessionRecord, tokens: Ids, capacity: int, count: Ids, finish: NDArray[np.int32]
 ) -> None:
     _require_room(session, capacity, count)
-    filled, logprobs = 0, []
+    filled, logprobs = 0, None
     count[0], finish[0] = 0, Finish.NONE
-    while finish[0] == Finish.NONE and capacity - filled >= session.room_needed:
-        _, delta = session.round()
-        tokens[filled : filled + len(delta.tokens)] = delta.tokens
-        filled += len(delta.tokens)
-        logprobs += session.logprobs or []
-        count[0], finish[0] = filled, _finish(delta.finish_reason)
-    if session.logprobs is not None:
+    try:
+        while finish[0] == Finish.NONE and capacity - filled >= session.room_needed:
+            _, delta = session.round()
+            tokens[filled : filled + len(delta.tokens)] = delta.tokens
+            filled += len(delta.tokens)
+            if session.logprobs is not None:
+                logprobs = [*(logprobs or ()), *session.logprobs]
+            count[0], finish[0] = filled, _finish(delta.finish_reason)
+    finally:  # what was delivered before a round that fails is delivered
         session.logprobs = logprobs
 
 
