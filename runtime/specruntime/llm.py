@@ -20,7 +20,7 @@ from specruntime.errors import InvalidArgument
 from specruntime.generation import Delta
 from specruntime.manifest import MANIFEST_NAME
 from specruntime.outputs import RequestOutput, new_output
-from specruntime.params import SamplingParams
+from specruntime.params import SamplingParams, shown
 from specruntime.serving import AsyncStream, PrefixCaching, Scheduler, Stream, Work, collect, stepper_for
 from specruntime.text import Message, TextCodec
 
@@ -94,6 +94,9 @@ class _Served:
     def _request(
         self, prompt: Prompt, params: SamplingParams | None, request_id: str | None = None
     ) -> tuple[Work, RequestOutput]:
+        given: object = params
+        if given is not None and not isinstance(given, SamplingParams):
+            raise _no_params(given)
         text, ids = _prompt_ids(prompt, self.tokenizer)
         work = Work(np.asarray(ids), params or SamplingParams())
         return work, new_output(str(next(self._numbers)) if request_id is None else request_id, text, ids)
@@ -255,11 +258,17 @@ def _require_codec(codec: TextCodec | None) -> TextCodec:
     return codec
 
 
+def _no_params(found: object) -> InvalidArgument:
+    return InvalidArgument(f"the sampling parameters are {shown(found)}, expected SamplingParams")
+
+
 def _one_each(
     params: SamplingParams | Sequence[SamplingParams] | None, count: int
 ) -> Sequence[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * count
+    if not isinstance(params, Sequence):
+        raise _no_params(params)
     if len(params) != count:
         raise InvalidArgument(
             f"found {len(params)} sampling parameters for {count} prompts, expected one or one each"

@@ -115,6 +115,9 @@ def test_what_cannot_be_answered_is_refused_before_any_answer(llm: LLM) -> None:
     for prompt, error in cases:
         with pytest.raises(error):
             llm.generate([PROMPTS[0], prompt] if prompt != 3.5 else prompt, PARAMS)
+    for params in ({"max_tokens": 3}, [{"max_tokens": 3}], ["max_tokens"]):
+        with pytest.raises(InvalidArgument, match="expected SamplingParams"):
+            llm.generate(["x"], params)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="each message needs"):
         llm.chat([{"role": "user"}])
 
