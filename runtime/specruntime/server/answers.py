@@ -12,7 +12,7 @@ from specruntime.generation import TextDecoder
 from specruntime.sampling import TokenLogprobs
 from specruntime.server.schema import ChatRequest, CompletionRequest
 from specruntime.serving.events import Delivery, Figures
-from specruntime.text import TextCodec
+from specruntime.text import INCOMPLETE, TextCodec
 
 _REASONS = {"stop": "stop", "length": "length", "capacity": "length"}
 _LEAST = -9999.0  # stands for the logarithm of 0, which JSON cannot say
@@ -105,7 +105,8 @@ class AnswerShape:
         return {
             "token": text,
             "logprob": max(logprob, _LEAST),
-            "bytes": list(text.encode("utf-8", "replace")),
+            # A token of some bytes of a character is shown as U+FFFD; which bytes it has, a decoder does not tell.
+            "bytes": None if INCOMPLETE in text else list(text.encode("utf-8", "replace")),
         }
 
     def _table(self, entries: Sequence[TokenLogprobs]) -> Json:

@@ -118,21 +118,20 @@ def _watched(served: Served, route: str, handler: Handler) -> Handler:
             response = await handler(request)
         except Exception as error:
             problem = problem_of(error)
-            defect = problem.status == 500
-            log(
-                "refused",
-                ERROR if defect else INFO,
-                route=route,
-                status=problem.status,
-                code=problem.code,
-                seconds=round(time.monotonic() - started, 4),
-                reason=repr(error) if defect else problem.message,
-            )
+            _log_problem("refused", problem, error, route=route, seconds=round(time.monotonic() - started, 4))
             response = problem.response()
         served.metrics.count_response(route, response.status_code)
         return response
 
     return watch
+
+
+def _log_problem(event: str, problem: Problem, error: Exception, **fields: object) -> None:
+    """With its reason: of a defect the error, which the client is not told, of others what the client is told."""
+    defect = problem.status == 500
+    if not problem.quotes:
+        fields["reason"] = repr(error) if defect else problem.message
+    log(event, ERROR if defect else INFO, status=problem.status, code=problem.code, **fields)
 
 
 def _keyed(served: Served, handler: Handler) -> Handler:
@@ -191,7 +190,9 @@ async def _events(
             yield event(json_bytes(shape.usage_chunk(delivery.figures)))
         yield DONE
     except Exception as error:
-        yield event(json_bytes(problem_of(error).body))
+        problem = problem_of(error)
+        _log_problem("failed", problem, error, route=request.url.path, id=shape.id)
+        yield event(json_bytes(problem.body))
     finally:
         stream.close()
         _account(served, request, shape, delivery)

@@ -64,4 +64,5 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _misfit(error: ValidationError, model: type[BaseModel]) -> Problem:
     parameter = ".".join(str(part) for part in worst(error)["loc"])[:200] or None
-    return Problem(422, describe_problem(error, model), code="invalid_type", parameter=parameter)
+    message = describe_problem(error, model)
+    return Problem(422, message, code="invalid_type", parameter=parameter, quotes=True)

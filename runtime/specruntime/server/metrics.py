@@ -109,7 +109,7 @@ class _Totals(Collector):
         ):
             yield CounterMetricFamily(f"specruntime_{name}", text, value=float(value))
         for name, label, values, text in (
-            ("accepted_at", "position", {str(p + 1): n for p, n in totals.accepted_at.items()},
+            ("accepted_at", "position", {str(p + 1): n for p, n in dict(totals.accepted_at).items()},
              "Drafting rounds that accepted the draft at this position."),
             ("requests_ended", "reason", dict(totals.ended), "Requests by how they ended."),
             ("requests_refused", "reason", dict(totals.refused), "Requests that were not taken."),

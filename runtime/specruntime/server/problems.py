@@ -22,6 +22,7 @@ class Problem(Exception):
     code: str | None = None
     parameter: str | None = None
     retry_after: int | None = None  # seconds
+    quotes: bool = False  # whether the message may hold some of the request: logs leave it out
 
     @property
     def body(self) -> dict[str, dict[str, str | None]]:
@@ -47,9 +48,9 @@ def problem_of(error: Exception) -> Problem:
         return error
     text = str(error)
     if isinstance(error, CapacityExceeded):
-        return Problem(400, text, code="context_length_exceeded", parameter="messages")
+        return Problem(400, text, code="context_length_exceeded")
     if isinstance(error, InvalidArgument | EmptyPrompt):
-        return Problem(400, text, code="invalid_value")
+        return Problem(400, text, code="invalid_value", quotes=True)
     if isinstance(error, QueueFull):
         return Problem(429, text, "rate_limit_error", "queue_full", retry_after=1)
     if isinstance(error, Draining):

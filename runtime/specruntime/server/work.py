@@ -44,6 +44,11 @@ def sampling_params(asked: Sampling) -> SamplingParams:
         raise Problem(400, "stream_options is given without stream: true", parameter="stream_options")
     if isinstance(asked, ChatRequest) and asked.top_logprobs and not asked.logprobs:
         raise Problem(400, "top_logprobs is given without logprobs: true", parameter="top_logprobs")
+    if asked.max_tokens is not None and asked.max_tokens != asked.token_limit:
+        raise Problem(
+            400, f"max_tokens is {asked.max_tokens} and max_completion_tokens {asked.token_limit}: give one of them",
+            parameter="max_tokens",
+        )  # fmt: skip
     given: dict[str, Any] = {name: value for name in _SAME if (value := getattr(asked, name)) is not None}
     biases = {int(token): bias for token, bias in (asked.logit_bias or {}).items()}
     temperature = 1.0 if asked.temperature is None else asked.temperature

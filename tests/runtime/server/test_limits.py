@@ -1,8 +1,12 @@
 """What a client may not do to a server: each limit has its status, and whoever leaves frees their slot."""
 
 import json
+import logging
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 
 from specruntime import SamplingParams
 from specruntime.errors import InvalidArgument
+from specruntime.server.logs import log_to
 from specruntime.server.settings import Settings, read_api_keys
 from specruntime.serving import Stream, Work
 from tests.runtime.server.conftest import Running, Serve, wait_for
@@ -107,6 +112,9 @@ def test_values_and_names_that_are_not_known_are_refused(serve: Serve) -> None:
     require_error(ask(server, stop="text"), 400)
     require_error(ask(server, logit_bias={"5000": 1}), 400)
     require_error(ask(server, stream_options={"include_usage": True}), 400)
+    both = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "max_completion_tokens": 5}
+    answer = call(server, "POST", "/v1/chat/completions", {"model": "scripted", **both})
+    assert "give one of them" in require_error(answer, 400)["message"]
     assert require_error(ask(server, model="other"), 404)["code"] == "model_not_found"
 
 
@@ -239,6 +247,71 @@ def test_an_engine_failure_is_500_without_its_details_and_the_next_request_is_an
     server.engine.failing = lambda context: bool(failures and failures.pop())
     assert "scripted" not in require_error(ask(server), 500)["message"]
     assert ask(server)[0] == 200
+
+
+@pytest.fixture
+def lines() -> Iterator[StringIO]:
+    """What the server logs."""
+    loggers = [logging.getLogger(name) for name in ("specruntime", "uvicorn")]
+    kept = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    told = StringIO()
+    log_to(told)
+    yield told
+    for logger, (handlers, propagate, level) in zip(loggers, kept, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+def test_an_engine_failure_in_mid_stream_is_the_last_event_and_in_the_log(
+    serve: Serve, lines: StringIO
+) -> None:
+    server = serve(slots=1)
+    assert server.engine is not None
+    runs: list[int] = []
+
+    def fail(context: int) -> bool:
+        runs.append(context)
+        return len(runs) == 4
+
+    server.engine.failing = fail
+    status, text, _ = ask(server, stream=True, max_tokens=40)
+    last = json.loads(text.split("\n\n")[-2].removeprefix("data: "))
+    assert status == 200 and last["error"]["code"] == "internal" and "scripted failure" not in text
+    wait_for(lambda: "answered" in lines.getvalue())
+    (failed,) = [line for line in map(json.loads, lines.getvalue().splitlines()) if line["event"] == "failed"]
+    assert (failed["level"], failed["status"]) == ("error", 500)
+    assert "scripted failure" in failed["reason"] and failed["id"] in text
+
+
+def test_no_log_line_quotes_what_a_client_sent(serve: Serve, lines: StringIO) -> None:
+    server = serve()
+    secret = "hunter2"
+    chat = "/v1/chat/completions"
+    assert secret in require_error(ask(server, prompt={"a": secret}), 422)["message"], "the client is told"
+    messages: list[Any] = [secret, [secret], [{"role": secret, "content": "x"}]]
+    for given in messages:
+        body = {"model": "scripted", "messages": given}
+        require_error(call(server, "POST", chat, body), 422)
+    require_error(ask(server, prompt=[4711]), 400)
+    require_error(ask(server, prompt=[1] * 65), 400)
+    told = lines.getvalue()
+    assert told.count('"refused"') == 6 and "has 65 tokens" in told
+    assert secret not in told and "4711" not in told
+
+
+def test_metrics_can_be_read_while_they_grow(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler's thread may add the first round that accepted a further position at any moment."""
+    server = serve()
+
+    class Growing(Counter[int]):
+        def items(self) -> Any:
+            for item in super().items():
+                self[len(self)] = 1
+                yield item
+
+    monkeypatch.setattr(server.scheduler.totals, "accepted_at", Growing({0: 3}))
+    monkeypatch.setattr(server.scheduler.totals, "drafting_rounds", 3)
+    assert call(server, "GET", "/metrics")[0] == 200
 
 
 def test_metrics_tell_what_happened(serve: Serve) -> None:

@@ -113,7 +113,18 @@ def test_a_chat_with_logprobs(tiny_server: Running) -> None:
     for entry in logprobs.content:
         assert len(entry.top_logprobs) == 3
         assert entry.logprob <= entry.top_logprobs[0].logprob
-        assert bytes(entry.bytes or []).decode() == entry.token
+        assert entry.bytes is None or bytes(entry.bytes).decode() == entry.token
+
+
+def test_the_bytes_of_a_token_that_is_no_character_are_not_made_up(tiny_server: Running) -> None:
+    for token, expected in ((97, [97]), (200, None)):  # of a tokenizer of bytes
+        answer = tiny_server.client().chat.completions.create(
+            model=MODEL, messages=MESSAGES, max_tokens=1, temperature=0, logprobs=True,
+            logit_bias={str(token): 100},
+        )  # fmt: skip
+        logprobs = answer.choices[0].logprobs
+        assert logprobs is not None and logprobs.content is not None
+        assert logprobs.content[0].bytes == expected
 
 
 def test_a_stop_string_ends_the_answer_before_it(tiny_server: Running) -> None:
