@@ -16,7 +16,7 @@ from specruntime.bundle import open_bundle
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument
 from specruntime.params import SamplingParams
-from specruntime.serving import Delivery, Event, Scheduler, Work, stepper_for
+from specruntime.serving import Cancelled, Delivery, Event, Scheduler, Work, stepper_for
 
 _OPTIONS = {
     "max_tokens": int, "temperature": float, "top_p": float, "top_k": int, "seed": int, "ignore_eos": bool,
@@ -55,21 +55,25 @@ class TritonPythonModel:
             if not isinstance(event, Delivery):
                 _fail(sender, event.error)
                 return
-            if request.is_cancelled():
-                ticket.cancel()
+            if request.is_cancelled() and not event.last:
+                raise Cancelled("the request was cancelled by its client")  # its last event is the failure
             sent.append(event)
             if stream or event.last:
                 _send(sender, sent, last=event.last)
                 sent.clear()
 
-        ticket = self._scheduler.submit(self._work(request), deliver)
+        self._scheduler.submit(self._work(request), deliver)
 
     def _work(self, request: Any) -> Work:
         ids = pb_utils.get_input_tensor_by_name(request, "prompt_ids")
+        text = _value(request, "prompt", default=None)
+        if (ids is None) == (text is None):
+            found = "neither" if ids is None else "both"
+            raise InvalidArgument(f"found {found} of `prompt` and `prompt_ids`, expected one of them")
         if ids is not None:
             prompt = ids.as_numpy().reshape(-1).astype(np.int64)
         elif self._codec is not None:
-            prompt = np.asarray(self._codec.encode(_value(request, "prompt", default=b"").decode("utf-8")))
+            prompt = np.asarray(self._codec.encode(text.decode("utf-8")))
         else:
             raise InvalidArgument("this bundle has no tokenizer: send `prompt_ids`")
         given = {

@@ -3,7 +3,8 @@
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from google.protobuf import text_format
 
 from specexport.cli import main
 from specruntime import SamplingParams, complete, open_bundle
+from specruntime.serving import Event, Work
 from tests.specexport.deploy import triton_stand_in
 from tests.specexport.deploy.served import alone, launches_of, load
 from tests.specexport.deploy.triton_stand_in import Request
@@ -137,12 +139,45 @@ def test_a_bundle_with_batch_widths_is_served_in_batches(batched_bundle: Path, t
 
 
 def test_what_cannot_be_answered_is_an_error_of_its_request(model: Any, config: Any) -> None:
-    for values in ({"prompt": b""}, {"prompt_ids": [9999]}, {"prompt": b"a", "temperature": -1.0}):
+    cases: list[dict[str, Any]] = [
+        {"prompt": b""}, {"prompt_ids": [9999]}, {"prompt": b"a", "temperature": -1.0}, {"max_tokens": 3},
+        {"prompt": b"a", "prompt_ids": [97]},
+    ]  # fmt: skip
+    for values in cases:
         request = ask(model, config, **values)
         assert request.sender.final.wait(10)
         (response,) = request.sender.responses
         assert response.error is not None and response.error.text
     assert collected(ask(model, config, prompt=b"abc", max_tokens=2))[1]
+
+
+@pytest.mark.parametrize(("limit", "cancelled"), [(1, False), (60, True)])
+def test_a_request_that_is_cancelled_at_once_gets_its_last_response(
+    model: Any, config: Any, monkeypatch: pytest.MonkeyPatch, limit: int, cancelled: bool
+) -> None:
+    """Also where the scheduler is through with it before the model has been told that it was submitted."""
+    submit = model._scheduler.submit
+
+    def slow(work: Work, deliver: Callable[[Event], None]) -> object:
+        ended = threading.Event()
+
+        def heard(event: Event) -> None:
+            try:
+                deliver(event)
+            finally:
+                if event.last:
+                    ended.set()
+
+        ticket = submit(work, heard)
+        assert ended.wait(10)
+        return ticket
+
+    monkeypatch.setattr(model._scheduler, "submit", slow)
+    monkeypatch.setattr(Request, "is_cancelled", lambda request: True)
+    request = ask(model, config, prompt=b"abcabc", max_tokens=limit, ignore_eos=True)
+    assert request.sender.final.is_set()
+    last = request.sender.responses[-1]
+    assert (last.error is not None and "cancelled" in last.error.text) is cancelled
 
 
 def test_a_directory_that_is_there_is_left_alone(repository: Path, tiny_bundle: Path, tmp_path: Path) -> None:
