@@ -144,7 +144,8 @@ class Engine(Protocol):
     spec: GraphSpec
 
     def new_context(self) -> Context:
-        """Allocates one session's buffers; the first time also runs every profile, so that later runs allocate nothing.
+        """Allocates one session's buffers; the first time also runs the largest profiles, so that later runs take no
+        more memory.
 
         Raises `OutOfMemory` when a buffer does not fit.
         """

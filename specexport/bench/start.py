@@ -17,7 +17,7 @@ class StartTimes:
 
     import_ms: float  # Python's own, before the bundle is opened
     open_ms: float  # hashes checked, weights mapped and packed
-    session_ms: float  # buffers, and each window run once
+    session_ms: float  # buffers, and the largest windows run once
     text_ms: float  # the tokenizer, and the prompt's ids
     first_ms: float  # the prompt to its first token
 

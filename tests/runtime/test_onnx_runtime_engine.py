@@ -1,6 +1,8 @@
 """The ONNX Runtime engine writes the cache in place, keeps its buffers, and reads only the rows in use."""
 
 import mmap
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from specruntime.bundle import load_manifest
 from specruntime.engine import Window
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.onnx_buffers import Binding
+from specruntime.engines.onnx_memory import GrownMemory
 from specruntime.engines.onnx_runtime import OrtContext, OrtEngine
 from specruntime.engines.weight_pages import release_mapped_pages
 from specruntime.errors import (
@@ -151,25 +154,57 @@ def test_no_buffer_moves_or_is_allocated_after_open(context: OrtContext, spec: G
     assert addresses() == before
 
 
-def test_every_profile_is_run_once_at_its_largest_size_and_not_for_each_context(
+def test_only_launches_that_none_before_covers_are_run_at_open(
     batched_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[str] = []
     run = Binding.run
 
     def counted(binding: Binding) -> None:
-        runs.append(binding._name)
+        runs.append(binding._name.split()[-1])
         run(binding)
 
     monkeypatch.setattr(Binding, "run", counted)
     spec = load_manifest(batched_bundle).target
+    judged, prompt = spec.profiles[1], spec.profiles[-1]
+    assert prompt.width > judged.width and judged.rows == judged.width, "neither covers the other"
     engine = open_engine(spec, batched_bundle, EngineOptions(threads=1))
+    for _ in range(2):
+        engine.new_context().close()
+        assert runs == [prompt.name, judged.name]
     for _ in range(2):
         engine.new_batch(8).close()
         engine.new_context().close()
-    prompts = sum(profile.feeds_prompts for profile in spec.profiles)  # of one sequence, in batches too
-    assert len(runs) == 2 * len(spec.profiles) - prompts
+        assert runs == [prompt.name, judged.name, judged.name], "at eight sequences it covers every other"
     engine.close()
+
+
+GROWTH = """
+import sys
+from pathlib import Path
+from specruntime import EngineOptions, load_manifest
+from specruntime.engines import open_engine
+from specruntime.engines.onnx_memory import GrownMemory
+
+if sys.argv[2] == "no run":
+    GrownMemory.grow = lambda *_: None
+root = Path(sys.argv[1])
+engine = open_engine(load_manifest(root).target, root, EngineOptions(threads=1))
+context = engine.new_context()
+before = int(open("/proc/self/statm").read().split()[0])
+for _ in range(3):
+    for profile in context.spec.profiles:
+        context.run(context.window(profile.name))
+print(int(open("/proc/self/statm").read().split()[0]) - before)
+"""
+
+
+@pytest.mark.parametrize(("opened", "grows"), [("as it is", False), ("no run", True)])
+def test_no_window_takes_memory_after_open(tiny_bundle: Path, opened: str, grows: bool) -> None:
+    """In pages of address space, which is what a limit counts; the control opens without a run."""
+    command = [sys.executable, "-c", GROWTH, str(tiny_bundle), opened]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (int(done.stdout) > 128) == grows, done.stdout
 
 
 def test_unused_cache_rows_change_nothing_whatever_they_hold(context: OrtContext) -> None:
@@ -280,7 +315,7 @@ def _changed(spec: GraphSpec, name: str, change: dict[str, object]) -> GraphSpec
 def test_a_cache_beyond_memory_names_the_capacity(engine: OrtEngine, spec: GraphSpec, rows: int) -> None:
     large = _changed(spec, "past_key.0", {"shape": ("B", 2, rows, 16)}).model_copy(update={"capacity": rows})
     with pytest.raises(OutOfMemory, match=f"KV cache of target/graph.onnx at capacity {rows}: lower"):
-        OrtContext(engine._sessions, large, set())
+        OrtContext(engine._sessions, large, GrownMemory())
 
 
 @pytest.mark.parametrize("columns", [2**50, 10**18, 10**30])
@@ -289,7 +324,7 @@ def test_logits_beyond_memory_do_not_blame_the_cache(
 ) -> None:
     large = _changed(spec, "logits", {"shape": ("B", "R", columns)})
     with pytest.raises(OutOfMemory, match=r"no memory for logits of target/graph\.onnx at step") as caught:
-        OrtContext(engine._sessions, large, set())
+        OrtContext(engine._sessions, large, GrownMemory())
     assert "capacity" not in str(caught.value) and "cache" not in str(caught.value)
 
 

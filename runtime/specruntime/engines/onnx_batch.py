@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from specruntime.engine import BatchContext, Window
 from specruntime.engines.onnx_buffers import Binding, StagingBuffers, allocate_slabs, copy_rows, move_rows
+from specruntime.engines.onnx_memory import GrownMemory
 from specruntime.engines.tensor_layout import no_logits, staged_window
 from specruntime.errors import WrongState
 from specruntime.manifest import GraphSpec
@@ -20,13 +21,8 @@ from specruntime.manifest import GraphSpec
 class OrtBatch:
     """A `BatchContext` in host memory."""
 
-    def __init__(
-        self, sessions: Mapping[str, Any], spec: GraphSpec, rows: int, warm: set[tuple[str, int]]
-    ) -> None:
-        """Allocates the buffers, runs each profile that is not `warm` once at its largest size, then zeroes the caches.
-
-        Smaller launches need no more memory than that.
-        """
+    def __init__(self, sessions: Mapping[str, Any], spec: GraphSpec, rows: int, grown: GrownMemory) -> None:
+        """Allocates the buffers, runs what `grown` lacks at its largest size, then zeroes the caches."""
         self.spec, self.rows = spec, rows
         self.replays: dict[str, int] = {}
         whole = spec.model_copy(update={"batch": rows})
@@ -35,6 +31,7 @@ class OrtBatch:
         self._staging: dict[str, StagingBuffers] = {}
         self._windows: dict[tuple[str, int], Window] = {}
         self._bindings: dict[tuple[str, int, int], Binding] = {}  # by profile, first sequence, size
+        largest = []
         for profile in spec.profiles:
             sizes = [size for size in spec.sizes_of(profile) if size <= rows]
             widest = spec.model_copy(update={"batch": sizes[-1]})
@@ -45,9 +42,8 @@ class OrtBatch:
                 part = spec.model_copy(update={"batch": size})
                 views = {name: array[:size] for name, array in host.items()}
                 self._windows[profile.name, size] = staged_window(part, profile, views)
-            if (profile.name, sizes[-1]) not in warm:
-                self.run(self._windows[profile.name, sizes[-1]], 0)
-                warm.add((profile.name, sizes[-1]))
+            largest.append((profile, sizes[-1]))
+        grown.grow(spec, largest, lambda profile, size: self.run(self._windows[profile.name, size], 0))
         for row in range(rows):
             self.zero(row)
 

@@ -23,6 +23,7 @@ from specruntime.engines.onnx_buffers import (
     is_shortage,
     move_rows,
 )
+from specruntime.engines.onnx_memory import GrownMemory
 from specruntime.engines.onnx_signature import check_signature
 from specruntime.engines.tensor_layout import no_logits
 from specruntime.engines.weight_pages import release_mapped_pages
@@ -65,19 +66,18 @@ class OrtEngine:
                 settings.add_session_config_entry("session.disable_prepacking", "1")
             self._sessions[file] = _load(ort, root / file, file, settings, providers, options.copy_weights)
             check_signature(self._sessions[file], spec, file)
-        # Launches that were run once, by profile and sequences: the library's own memory has grown to what they need.
-        self._warm: set[tuple[str, int]] = set()
+        self._grown = GrownMemory()
         release_mapped_pages((root / spec.file).parent)
 
     def new_context(self) -> "OrtContext":
         if not self._sessions:
             raise WrongState("the engine is closed; open the bundle again")
-        return OrtContext(self._sessions, self.spec.for_one(), self._warm)
+        return OrtContext(self._sessions, self.spec.for_one(), self._grown)
 
     def new_batch(self, rows: int) -> OrtBatch:
         if not self._sessions:
             raise WrongState("the engine is closed; open the bundle again")
-        return OrtBatch(self._sessions, self.spec, rows, self._warm)
+        return OrtBatch(self._sessions, self.spec, rows, self._grown)
 
     def end_profiling(self) -> dict[str, Path]:
         """Stops the profile asked for by `EngineOptions.profile_to`; the JSON file it wrote, by the graph's file."""
@@ -90,8 +90,8 @@ class OrtEngine:
 class OrtContext:
     """One session's KV cache and staging buffers in host memory. Not thread-safe."""
 
-    def __init__(self, sessions: Mapping[str, Any], spec: GraphSpec, warm: set[tuple[str, int]]) -> None:
-        """Allocates the buffers, runs each profile that is not `warm` once on them, then zeroes the cache."""
+    def __init__(self, sessions: Mapping[str, Any], spec: GraphSpec, grown: GrownMemory) -> None:
+        """Allocates the buffers, runs what `grown` lacks on them, then zeroes the cache."""
         self.spec = spec
         self.replays: dict[str, int] = {}
         self._slabs = allocate_slabs(spec)
@@ -99,10 +99,7 @@ class OrtContext:
         self._bound = {
             p.name: BoundProfile(sessions[p.file or spec.file], spec, p, self._cache) for p in spec.profiles
         }
-        for name, bound in self._bound.items():
-            if (name, 1) not in warm:
-                bound.run()
-                warm.add((name, 1))
+        grown.grow(spec, [(p, 1) for p in spec.profiles], lambda profile, _: self._bound[profile.name].run())
         self.zero()
 
     def window(self, profile: str) -> Window:
