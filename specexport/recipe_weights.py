@@ -16,8 +16,18 @@ class LmHead(Closed):
 
     format: Literal["int8", "fp32"] = "int8"
     """Of its weights."""
-    activations: Literal["blocks", "fine"] = "fine"
-    """How the rows that meet them are rounded."""
+    activations: Literal["blocks", "fine"] | None = Field(
+        default_factory=lambda data: "fine" if data.get("format") == "int8" else None
+    )
+    """How the rows that meet int8 weights are rounded; fine where it is not given."""
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        if (self.activations is None) is (self.format == "int8"):
+            expected = "none, as rows that meet fp32 stay" if self.format == "fp32" else "blocks or fine"
+            found = self.activations or "null"
+            raise ValueError(f"activations: found {found} with format {self.format}, expected {expected}")
+        return self
 
 
 class Weights(Closed):
@@ -46,7 +56,7 @@ class Weights(Closed):
         head: WeightFormat = self.lm_head.format
         return WeightPlan(
             linear=LinearPlan(self.format, self.activations),
-            lm_head=LinearPlan(head, self.lm_head.activations),
+            lm_head=LinearPlan(head, self.lm_head.activations or "blocks"),
             block=self.block,
         )
 

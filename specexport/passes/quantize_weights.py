@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from specexport.errors import CheckpointUnsupported
 from specexport.passes import PassReport
 from specexport.passes.graph_builder import Builder
 from specexport.passes.linear_layers import LOGITS, products_behind
@@ -24,6 +25,12 @@ class _Layer:
     node: ir.Node
     weights: ir.Value
     transposed: bool
+
+    @property
+    def size(self) -> int:
+        """K"""
+        assert self.weights.const_value is not None
+        return int(self.weights.const_value.shape[1 if self.transposed else 0])  # type: ignore[arg-type]
 
     def matrix(self) -> NDArray[np.float32]:
         """[N, K]"""
@@ -55,6 +62,7 @@ class QuantizeWeights:
                 reasons.append(f"{layer.node.name}: the recipe keeps it in fp32")
                 continue
             if layer.weights not in stored:
+                self._require_whole_blocks(layer, plan)
                 stored[layer.weights] = store_weights(build, layer.matrix(), plan, self._plan.block)
             rows = layer.node.inputs[0]
             assert rows is not None
@@ -65,6 +73,19 @@ class QuantizeWeights:
         graph.sort()
         model.opset_imports.setdefault("com.microsoft", 1)
         return PassReport(self.name, changed, (*reasons, *_describe(stored)))
+
+    def _require_whole_blocks(self, layer: _Layer, plan: LinearPlan) -> None:
+        """The second plane of a row is cut into blocks; a block that is not full has none."""
+        size = layer.size
+        if plan.activations == "fine" and size % self._plan.block:
+            fitting = [str(block) for block in (16, 32, 64, 128) if size % block == 0]
+            cure = (
+                f"choose block {' or '.join(fitting)}, or activations blocks" if fitting else "choose blocks"
+            )
+            raise CheckpointUnsupported(
+                f"weights.block: found {self._plan.block} with activations fine, expected one that divides {size}, the "
+                f"inputs of {layer.node.name}; {cure}"
+            )
 
     def _quantise_table(self, build: Builder, node: ir.Node, stored: dict[ir.Value, StoredWeights]) -> bool:
         table, ids = node.inputs

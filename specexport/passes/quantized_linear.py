@@ -68,7 +68,7 @@ def multiply(build: Builder, rows: ir.Value, weights: StoredWeights) -> ir.Value
     """rows [B, W, K] float32 times the weights: [B, W, N]."""
     if weights.plan.activations == "rows":
         return _by_row_scales(build, rows, weights)
-    fine = weights.plan.activations == "fine" and weights.size % weights.block == 0
+    fine = weights.plan.activations == "fine"
     product = _in_two_planes(build, rows, weights) if fine else _by_blocks(build, rows, weights)
     if "minimum" not in weights.tensors:
         return product

@@ -17,6 +17,7 @@ _Reals = NDArray[np.float64]
 # Rounding of a dequantised weight (fp16 scale times integer plus fp16 minimum, in fp32), relative to its block's range.
 _GRID_TOLERANCE = 2e-5
 _FINEST_GRID = 255
+_NO_STEP = float(np.finfo(np.float32).tiny)  # of a block of equal weights: its minimum alone is the weight
 _SYMMETRIC = {8: 128, 4: 8}  # the integer that stands for zero
 
 
@@ -73,7 +74,7 @@ def _affine_grid(blocks: _Reals, levels: int = 16) -> _Grid:
     lowest = blocks.min(axis=-1)
     above = blocks - lowest[..., None]
     span = above.max(axis=-1)
-    found, steps = span == 0, np.ones_like(span)
+    found, steps = span == 0, np.full_like(span, _NO_STEP)
     for count in range(levels - 1, 0, -1):  # blocks that were rounded to a grid mostly use all of it
         left = ~found
         if not left.any():
@@ -112,6 +113,7 @@ def _four_bits(grid: _Grid) -> BlockWeights:
 def _eight_bits(grid: _Grid) -> BlockWeights:
     """A step of the grid becomes k finer ones, k such that the minimum comes closest to an integer of them: the weights
     of a block keep their distances and are moved together by a few thousandths of a step."""
+    grid = _with_zero(grid)
     offset = grid.lowest / grid.steps
     top = np.maximum(grid.levels.max(axis=-1), 1)
     factor, best = np.ones_like(offset), np.full_like(offset, np.inf)
@@ -128,6 +130,17 @@ def _eight_bits(grid: _Grid) -> BlockWeights:
     values = (grid.levels * factor[..., None]).astype(np.uint8)
     scales = (grid.steps / factor).astype(np.float32)
     return BlockWeights(8, values, scales, zeros.astype(np.uint8), None, exact)
+
+
+def _with_zero(grid: _Grid) -> _Grid:
+    """Blocks of equal weights other than 0 as one step to or from 0, which 8 bits hold as an integer."""
+    flat = (grid.steps == _NO_STEP) & (grid.lowest != 0)
+    return _Grid(
+        np.where(flat[..., None], (grid.lowest > 0)[..., None].astype(np.float64), grid.levels),
+        np.where(flat, np.abs(grid.lowest), grid.steps),
+        np.where(flat, np.minimum(grid.lowest, 0.0), grid.lowest),
+        grid.found,
+    )
 
 
 def _rounded(weights: NDArray[np.floating], bits: int, block: int) -> BlockWeights:

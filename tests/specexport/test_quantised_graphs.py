@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specexport.canonical_graph import CanonicalGraph, export_canonical
 from specexport.checkpoint import load_checkpoint
 from specexport.compiled_graph import CompiledGraph, compile_graph
-from specexport.errors import FidelityError
+from specexport.errors import CheckpointUnsupported, FidelityError
 from specexport.fidelity import FidelityReport, measure_fidelity
 from specexport.fidelity_stage import check_fidelity, require_fidelity
 from specexport.graph_files import GRAPH_NAME, target_profiles
@@ -162,6 +162,14 @@ def test_fine_activations_leave_only_the_rounding_of_the_weights(canonical: Cano
         exact = window_logits(context, ids)
     error = {name: np.abs(logits - exact).max() for name, logits in found.items()}
     assert 0 < error["int8 fine"] < error["int8 blocks"]
+
+
+def test_fine_activations_need_whole_blocks(canonical: CanonicalGraph) -> None:
+    plan = WeightPlan(LinearPlan("int8", "fine"), LinearPlan("int8", "blocks"), block=128)
+    with pytest.raises(
+        CheckpointUnsupported, match=r"block: found 128 .* divides 64, .*choose block 16 or 32 or 64"
+    ):
+        compiled(canonical, plan)
 
 
 def test_a_tied_table_is_stored_once_and_every_layer_is_quantised(canonical: CanonicalGraph) -> None:

@@ -134,6 +134,11 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("weights", {"format": "nvfp4"}, "weights.calibration: missing, and required"),
     (
         "weights",
+        {"format": "int8", "lm_head": {"format": "fp32", "activations": "blocks"}},
+        "weights.lm_head.activations: found blocks with format fp32, expected none",
+    ),
+    (
+        "weights",
         {"format": "fp8", "block": 64, "calibration": {"text": "a"}},
         "weights.block: found 64 with format fp8, expected none",
     ),

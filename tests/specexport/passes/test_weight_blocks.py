@@ -86,3 +86,14 @@ def test_channels_have_one_scale_each() -> None:
     values, scales = quantise_channels(weights)
     assert values.min() >= -127
     assert np.abs(values * scales[:, None] - weights).max() <= scales.max() / 2 + 1e-6
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("value", [0.0, 0.00123, -0.05])
+def test_a_block_of_equal_weights_stays_what_it_is(bits: int, value: float) -> None:
+    weights = affine_weights()
+    weights[0, :32] = value
+    stored = quantise_blocks(weights, bits, 32)
+    np.testing.assert_allclose(stored.dequantised()[0, :32], np.float32(value), rtol=1e-6, atol=0)
+    largest = np.abs(stored.values[0, 0] - 8.0).max() * stored.scales[0, 0]
+    assert bits == 8 or largest < 1e-30, "the rounding of a row that meets it costs nothing"
