@@ -41,8 +41,9 @@ def require_causal(source: str, config: PretrainedConfig) -> None:
         )
     classes = config.architectures or []
     if classes and not any(name.endswith(_CAUSAL_CLASSES) for name in classes):
+        hint = "; for an EAGLE draft write draft.kind: eagle3 or eagle" if "Eagle" in classes[0] else ""
         raise CheckpointUnsupported(
-            f"{source}: holds a {classes[0]}, expected a causal language model (...ForCausalLM)"
+            f"{source}: holds a {classes[0]}, expected a causal language model (...ForCausalLM){hint}"
         )
     brings_own_class = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in AutoModelForCausalLM._model_mapping and not brings_own_class:

@@ -49,6 +49,11 @@ def default_layer_ids(layers: int) -> tuple[int, ...]:
     return (2, layers // 2, layers - 3)
 
 
+def stored_kind(files: DraftFiles) -> EagleKind:
+    """Of a file that holds one of the two."""
+    return "eagle3" if any(key.startswith("midlayer.") for key in files.weights) else "eagle"
+
+
 def read_eagle_format(files: DraftFiles, kind: EagleKind, target: DraftTarget) -> EagleFormat:
     """Raises `CheckpointUnsupported` for a draft of another kind, or one that asks for what we do not compute."""
     config = files.config
@@ -56,13 +61,11 @@ def read_eagle_format(files: DraftFiles, kind: EagleKind, target: DraftTarget) -
     stated = config.get("speculators_model_type")
     if stated is not None:
         if stated != kind:
-            _refuse_kind(files.name, kind, str(stated))
+            refuse_kind(files.name, kind, str(stated))
         return _read_speculators(files, kind, target)
-    found = "eagle3" if any(key.startswith("midlayer.") for key in files.weights) else "eagle"
-    if "medusa_num_heads" in config:
-        found = "medusa"
+    found = "medusa" if "medusa_num_heads" in config else stored_kind(files)
     if found != kind:
-        _refuse_kind(files.name, kind, found)
+        refuse_kind(files.name, kind, found)
     if kind == "eagle3":
         return EagleFormat(_eagle3_config(files, config, config, target))
     return EagleFormat(
@@ -192,7 +195,7 @@ def _refuse_unsupported(config: Mapping[str, Any], name: str) -> None:
             )
 
 
-def _refuse_kind(name: str, asked: str, found: str) -> None:
+def refuse_kind(name: str, asked: str, found: str) -> None:
     raise CheckpointUnsupported(
         f"{name}: holds a draft of kind {found!r}, and the recipe says draft.kind {asked!r}; correct one of them"
     )

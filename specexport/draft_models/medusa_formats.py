@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specexport.draft_models.configs import MedusaConfig
+from specexport.draft_models.eagle_formats import refuse_kind, stored_kind
 from specexport.draft_models.files import DraftFiles
 from specexport.draft_models.targets import DraftTarget
 from specexport.errors import CheckpointUnsupported
@@ -33,6 +34,8 @@ class MedusaFormat:
 
 def read_medusa_format(files: DraftFiles, target: DraftTarget) -> MedusaFormat:
     """Raises `CheckpointUnsupported` for another kind of draft, or heads of another target's hidden size."""
+    if HEADS_KEY not in files.config and "fc.weight" in files.weights:
+        refuse_kind(files.name, "medusa", stored_kind(files))
     heads = _count(files.config, HEADS_KEY, files.name)
     layers = _count(files.config, LAYERS_KEY, files.name)
     prefix = next((p for p in _PREFIXES if any(key.startswith(p) for key in files.weights)), "")

@@ -90,6 +90,12 @@ def test_json_is_one_object_with_the_answer_and_its_figures(tiny_bundle: Path) -
     assert 0 < stats["host_percent"] < 100 and stats["tokens_per_second"] > 0 and stats["ttft_ms"] > 0
 
 
+def test_an_answer_that_fills_the_cache_says_so(tiny_bundle: Path) -> None:
+    command = ("generate", tiny_bundle, "--prompt", PROMPT, "--ignore-eos", "--max-new-tokens", "500")
+    assert "fills the 256 tokens of `capacity`" in succeed(*command).stderr
+    assert "fills" not in succeed(*command[:-1], "4").stderr
+
+
 @pytest.mark.parametrize("law", [[], ["--temperature", "0.8", "--top-p", "0.9", "--seed", "3"]])
 def test_plain_gives_the_same_tokens_in_more_rounds(tiny_bundle: Path, law: list[str]) -> None:
     command = [

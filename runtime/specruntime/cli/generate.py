@@ -62,6 +62,11 @@ def generate_command(
         ids = codec.chat([{"role": "user", "content": text}]) if chat else codec.encode(text)
         answer = TimedAnswer(opened.new_session(speculate=not plain), ids, params, codec)
         deltas = list(answer) if as_json else list(_stream(answer))
+        if not as_json and deltas and deltas[-1].finish_reason == "capacity":
+            room = opened.manifest.target.capacity
+            click.echo(
+                f"the answer ends here: with the prompt it fills the {room} tokens of `capacity`", err=True
+            )
         if stats:
             click.echo(_render_stats(answer), err=True)
         result = _as_dict(deltas, answer, params)

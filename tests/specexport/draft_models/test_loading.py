@@ -290,7 +290,10 @@ def test_the_kind_must_be_the_files_kind(
     save_draft(eagle3, place)
     with pytest.raises(CheckpointUnsupported, match=r"'eagle3'.*'eagle'"):
         load_eagle(place, "eagle", target, "it")
-    with pytest.raises(CheckpointUnsupported, match="medusa_num_heads"):
+    with pytest.raises(CheckpointUnsupported, match=r"'eagle3'.*'medusa'"):
+        load_medusa(place, target, "it")
+    save_draft(eagle, place)
+    with pytest.raises(CheckpointUnsupported, match=r"'eagle'.*'medusa'"):
         load_medusa(place, target, "it")
     save_draft(heads, place)
     with pytest.raises(CheckpointUnsupported, match=r"'medusa'.*'eagle3'"):
