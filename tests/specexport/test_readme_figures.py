@@ -82,6 +82,19 @@ def test_the_table_of_drafts_holds_the_stored_results() -> None:
         assert line in readme, f"the README lacks: {line}"
 
 
+def test_the_adaptive_bundle_alone_is_what_the_readme_says() -> None:
+    result = json.loads((FIGURES / "smollm2-135m-adaptive.json").read_text())
+    assert result["summary"]["outputs_equal"]
+    prose, overall = (
+        speed(result, "speculative", group) / speed(result, "plain", group) for group in (PROSE, None)
+    )
+    worst = result["summary"]["modes"]["speculative"]["worst_speedup_vs_plain"]
+    readme = (REPOSITORY / "README.md").read_text()
+    assert (
+        f"{prose:.2f}x on chat and story, {overall:.2f}x overall, {worst:.2f}x on the worst prompt" in readme
+    )
+
+
 def test_the_stored_results_reach_what_the_readme_says() -> None:
     """Each prompt by itself: copying at least 2x plain and 4x PyTorch, no prompt below 0.95x plain."""
     greedy = json.loads((FIGURES / "smollm2-135m-fp32-greedy.json").read_text())
