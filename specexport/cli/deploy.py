@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from specruntime.cli.bundle_options import bundle_argument, threads_option
+from specruntime.serving.prefixes import PREFIX_CACHING, PrefixCaching
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _COUNT = click.IntRange(min=1)
@@ -16,6 +17,13 @@ def _instance_options(command: _F) -> _F:
     """What every system's replica or instance takes."""
     for option in (
         threads_option,
+        click.option(
+            "--prefix-caching",
+            type=click.Choice(PREFIX_CACHING),
+            default="exact",
+            show_default=True,
+            help="Reuse of cache rows between prompts that begin alike, as of `serve`.",
+        ),
         click.option(
             "--queue",
             type=click.IntRange(min=0),
@@ -61,6 +69,7 @@ def ray_command(
     output: Path,
     slots: int,
     queue: int,
+    prefix_caching: PrefixCaching,
     threads: int | None,
     min_replicas: int,
     max_replicas: int,
@@ -71,14 +80,21 @@ def ray_command(
 
     if max_replicas < min_replicas:
         raise click.UsageError(f"--max-replicas is {max_replicas}, below --min-replicas, {min_replicas}.")
-    options = RayOptions(min_replicas, max_replicas, slots, queue, cpus, threads)
+    options = RayOptions(min_replicas, max_replicas, slots, queue, cpus, threads, prefix_caching)
     click.echo(str(write_ray(bundle, output, options)))
 
 
 @deploy_command.command("triton")
 @_instance_options
-def triton_command(bundle: Path, output: Path, slots: int, queue: int, threads: int | None) -> None:
+def triton_command(
+    bundle: Path,
+    output: Path,
+    slots: int,
+    queue: int,
+    prefix_caching: PrefixCaching,
+    threads: int | None,
+) -> None:
     """A Triton model repository over BUNDLE: Python backend, one response a round."""
     from specexport.deploy.triton import TritonOptions, write_triton
 
-    click.echo(str(write_triton(bundle, output, TritonOptions(slots, queue, threads))))
+    click.echo(str(write_triton(bundle, output, TritonOptions(slots, queue, threads, prefix_caching))))

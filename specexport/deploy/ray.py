@@ -8,6 +8,7 @@ import yaml
 
 from specexport.deploy.place import copy_bundle, place_deployment
 from specruntime.manifest import Manifest
+from specruntime.serving import PrefixCaching
 
 APPLICATION = "specruntime_app"
 _README = """# {name} on Ray Serve
@@ -17,8 +18,9 @@ _README = """# {name} on Ray Serve
     curl localhost:8000/v1/models
 
 Each replica opens `bundle/` and is the OpenAI-compatible server of specruntime: /v1, /health, /ready, /metrics, a page
-at /. `serve.yaml` sets replicas, autoscaling and each replica's slots, queue and threads. On several machines put this
-directory where all of them see it and set SPECRUNTIME_BUNDLE to that place. Metrics are of the replica that answers.
+at /. `serve.yaml` sets replicas, autoscaling and each replica's slots, queue, threads and prefix caching. On several
+machines put this directory where all of them see it and set SPECRUNTIME_BUNDLE to that place. Metrics are of the
+replica that answers.
 """
 
 
@@ -32,6 +34,7 @@ class RayOptions:
     queue: int = 64
     cpus: float = 1.0
     threads: int | None = None
+    prefix_caching: PrefixCaching = "exact"
 
 
 def write_ray(bundle: Path, output: Path, options: RayOptions) -> Path:
@@ -54,6 +57,7 @@ def _config(manifest: Manifest, bundle: Path, options: RayOptions) -> dict[str, 
         "SPECRUNTIME_SLOTS": str(options.slots),
         "SPECRUNTIME_QUEUE": str(options.queue),
         "SPECRUNTIME_THREADS": str(options.threads or 0),
+        "SPECRUNTIME_PREFIX_CACHING": options.prefix_caching,
     }
     ongoing = options.slots + options.queue
     deployment = {

@@ -1,8 +1,8 @@
 """A Ray Serve application over one bundle: every replica is the OpenAI-compatible server of specruntime.
 
 Written by `specexport deploy ray`; run it with `serve run serve.yaml` in this directory. The environment of the
-replicas sets SPECRUNTIME_BUNDLE, SPECRUNTIME_SLOTS, SPECRUNTIME_QUEUE and SPECRUNTIME_THREADS (serve.yaml does). A
-bundle that was built with `batch` answers its slots in batches.
+replicas sets SPECRUNTIME_BUNDLE, SPECRUNTIME_SLOTS, SPECRUNTIME_QUEUE, SPECRUNTIME_THREADS and
+SPECRUNTIME_PREFIX_CACHING (serve.yaml does). A bundle that was built with `batch` answers its slots in batches.
 """
 
 import os
@@ -25,7 +25,11 @@ class Replica:
         threads = int(os.environ.get("SPECRUNTIME_THREADS", "0"))
         bundle = os.environ.get("SPECRUNTIME_BUNDLE") or Path(__file__).resolve().with_name("bundle")
         self.bundle = open_bundle(bundle, options=EngineOptions(threads=threads or None))
-        stepper = stepper_for(self.bundle, int(os.environ.get("SPECRUNTIME_SLOTS", "4")))
+        stepper = stepper_for(
+            self.bundle,
+            int(os.environ.get("SPECRUNTIME_SLOTS", "4")),
+            prefix_caching=os.environ.get("SPECRUNTIME_PREFIX_CACHING", "exact"),  # type: ignore[arg-type]  # checked there
+        )
         queue = int(os.environ.get("SPECRUNTIME_QUEUE", "64"))
         self.scheduler = Scheduler(stepper, queue_limit=queue)
         manifest = self.bundle.manifest

@@ -6,6 +6,7 @@ from shutil import copyfile
 
 from specexport.deploy.place import copy_bundle, place_deployment
 from specruntime.manifest import Manifest
+from specruntime.serving import PrefixCaching
 
 # name, Triton's type, dims, optional
 INPUTS = (
@@ -39,6 +40,7 @@ class TritonOptions:
     slots: int = 4
     queue: int = 64
     threads: int | None = None
+    prefix_caching: PrefixCaching = "exact"
 
 
 def write_triton(bundle: Path, output: Path, options: TritonOptions) -> Path:
@@ -63,10 +65,14 @@ def _config(name: str, options: TritonOptions) -> str:
     outputs = ",\n".join(
         f'  {{ name: "{tensor}" data_type: {kind} dims: [ {dims} ] }}' for tensor, kind, dims in OUTPUTS
     )
-    numbers = {"slots": options.slots, "queue": options.queue, "threads": options.threads or 0}
+    values = {
+        "slots": options.slots,
+        "queue": options.queue,
+        "threads": options.threads or 0,
+        "prefix_caching": options.prefix_caching,
+    }
     parameters = "\n".join(
-        f'parameters {{ key: "{key}" value {{ string_value: "{number}" }} }}'
-        for key, number in numbers.items()
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in values.items()
     )
     return f"""name: "{name}"
 backend: "python"

@@ -26,12 +26,14 @@ _OPTIONS = {
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"]).get("parameters", {})
-        number = {name: int(entry["string_value"]) for name, entry in parameters.items()}
-        threads = number.get("threads", 0) or None
+        said = {name: entry["string_value"] for name, entry in parameters.items()}
+        threads = int(said.get("threads", 0)) or None
         place = Path(args["model_repository"]) / args["model_version"] / "bundle"
         self._bundle = open_bundle(place, options=EngineOptions(threads=threads))
-        stepper = stepper_for(self._bundle, number["slots"])
-        self._scheduler = Scheduler(stepper, queue_limit=number["queue"])
+        stepper = stepper_for(
+            self._bundle, int(said["slots"]), prefix_caching=said.get("prefix_caching", "exact")
+        )
+        self._scheduler = Scheduler(stepper, queue_limit=int(said["queue"]))
         self._codec = self._bundle.tokenizer
 
     def execute(self, requests: list[Any]) -> None:

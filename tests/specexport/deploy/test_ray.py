@@ -40,7 +40,9 @@ class _Serve(ModuleType):
 @contextmanager
 def replica(bundle: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The replica of a deployment, in the environment that its serve.yaml sets."""
-    done = CliRunner().invoke(main, ["deploy", "ray", str(bundle), "-o", str(place), "--slots", "2"])
+    done = CliRunner().invoke(
+        main, ["deploy", "ray", str(bundle), "-o", str(place), "--slots", "2", "--prefix-caching", "off"]
+    )
     assert done.exit_code == 0, done.output
     config = yaml.safe_load((place / "serve.yaml").read_text())
     (deployment,) = config["applications"][0]["deployments"]
@@ -81,5 +83,6 @@ def test_a_bundle_for_one_sequence_is_served_in_sessions(
 ) -> None:
     with replica(tiny_bundle, tmp_path / "app", monkeypatch) as made:
         assert type(made.scheduler._stepper) is SessionStepper and made.scheduler._stepper.slots == 2
+        assert not made.scheduler._stepper._prefixes.on
         assert answers(made) == [alone(tiny_bundle, ids, TOKENS)[0] for ids in PROMPTS]
     assert os.environ["SPECRUNTIME_BUNDLE"] == str(tmp_path / "app" / "bundle")

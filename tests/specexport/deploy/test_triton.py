@@ -22,7 +22,9 @@ from tests.specexport.deploy.triton_stand_in import Request
 
 
 def deploy(bundle: Path, place: Path) -> Path:
-    done = CliRunner().invoke(main, ["deploy", "triton", str(bundle), "-o", str(place), "--slots", "2"])
+    done = CliRunner().invoke(
+        main, ["deploy", "triton", str(bundle), "-o", str(place), "--slots", "2", "--prefix-caching", "off"]
+    )
     assert done.exit_code == 0, done.output
     return place
 
@@ -53,6 +55,7 @@ def test_the_configuration_is_one_of_tritons(config: Any) -> None:
     assert {entry.name for entry in config.output} == {"text", "token_ids", "finish_reason"}
     assert all(entry.optional for entry in config.input)
     assert config.parameters["slots"].string_value == "2"
+    assert config.parameters["prefix_caching"].string_value == "off"
 
 
 @pytest.fixture(scope="module")
