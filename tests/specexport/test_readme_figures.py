@@ -78,8 +78,23 @@ def test_the_table_of_drafts_holds_the_stored_results() -> None:
     result = json.loads((FIGURES / "smollm2-135m-drafts.json").read_text())
     assert result["summary"]["outputs_equal"], "every mode gave plain decoding's tokens"
     readme = (REPOSITORY / "README.md").read_text()
+    assert (
+        f"the fastest bundle of each prompt gives {result['summary']['fastest_speedup_vs_plain']:.2f}x"
+        in readme
+    )
     for line in drafts_table(result):
         assert line in readme, f"the README lacks: {line}"
+
+
+def test_the_table_of_batches_holds_the_stored_results() -> None:
+    result = json.loads((FIGURES / "smollm2-135m-batches.json").read_text())
+    text = (REPOSITORY / "docs" / "batches.md").read_text()
+    for found in result["batches"]:
+        assert found["outputs_equal"]
+        speeds = [f"{found[way]:.1f}" for way in ("plain", "speculative", "auto")]
+        speeds.insert(1, f"{found['plain_vs_one_row']:.2f}")
+        line = f"| {found['rows']} | {' | '.join(speeds)} | {found['auto_of_best']:.2f} |"
+        assert line in text, f"docs/batches.md lacks: {line}"
 
 
 def test_the_adaptive_bundle_alone_is_what_the_readme_says() -> None:
