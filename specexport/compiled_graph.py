@@ -61,6 +61,17 @@ class CompiledGraph:
     canonical: CanonicalGraph
     plan: GraphPlan = PLAIN
 
+    def describe(self, twin: ir.Model) -> GraphSpec:
+        """The entry of the same graph over other numbers."""
+        return describe_graph(
+            twin,
+            replace(self.canonical.facts, layers=self.spec.layers),
+            file=GRAPH_NAME,
+            profiles=self.spec.profiles,
+            batch=self.spec.batch,
+            engine=self.spec.engine,
+        )
+
 
 def compile_graph(
     canonical: CanonicalGraph,
@@ -206,16 +217,7 @@ def _widen_into(directory: Path, graph: CompiledGraph) -> GraphSpec:
         model = ir.load(graph.directory / name)
         run_passes(model, (WidenBfloat16(),))
         ir.save(model, directory / name, external_data=f"{name}.weights")
-        entries.append(
-            describe_graph(
-                model,
-                replace(graph.canonical.facts, layers=graph.spec.layers),
-                file=GRAPH_NAME,
-                profiles=graph.spec.profiles,
-                batch=graph.spec.batch,
-                engine=graph.spec.engine,
-            )
-        )
+        entries.append(graph.describe(model))
     outputs, aliases = entries[0].outputs, entries[0].aliases
     for path in entries[1:]:
         outputs += tuple(tensor for tensor in path.outputs if tensor not in outputs)

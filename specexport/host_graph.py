@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnx_ir as ir
 
 from specexport.compiled_graph import CompiledGraph
-from specexport.graph_files import GRAPH_NAME, describe_graph, save_graph
+from specexport.graph_files import GRAPH_NAME, save_graph
 from specexport.passes import run_passes
 from specexport.passes.emulate_four_bits import FOUR_BITS, EmulateFourBits
 from specexport.passes.widen_bfloat16 import WidenBfloat16
@@ -31,12 +30,4 @@ def on_host(graph: CompiledGraph) -> Iterator[tuple[GraphSpec, Path]]:
         directory = Path(name)
         run_passes(model, (EmulateFourBits(), WidenBfloat16()))
         save_graph(model, directory)
-        spec = describe_graph(
-            model,
-            replace(graph.canonical.facts, layers=graph.spec.layers),
-            file=GRAPH_NAME,
-            profiles=graph.spec.profiles,
-            batch=graph.spec.batch,
-            engine=graph.spec.engine,
-        )
-        yield spec, directory
+        yield graph.describe(model), directory
