@@ -2,11 +2,15 @@
 
 Written by `specexport deploy triton`. Inputs and outputs are named in config.pbtxt beside this directory; requests are
 scheduled over slots, in batches where the bundle was built with `batch`, and every response is sent from the
-scheduler's thread.
+scheduler's thread. A thread of its own asks Triton which requests were cancelled: those that wait or are fed deliver
+nothing at which it could be noticed.
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event as Signal
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -16,11 +20,21 @@ from specruntime.bundle import open_bundle
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument
 from specruntime.params import SamplingParams
-from specruntime.serving import Cancelled, Delivery, Event, Scheduler, Work, stepper_for
+from specruntime.serving import Cancelled, Delivery, Event, Scheduler, Ticket, Work, stepper_for
 
 _OPTIONS = {
     "max_tokens": int, "temperature": float, "top_p": float, "top_k": int, "seed": int, "ignore_eos": bool,
 }  # fmt: skip
+_WATCH_SECONDS = 0.05  # Triton answers `is_cancelled` by a message between processes: too slow for every step
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A request that has not had its last response."""
+
+    request: Any
+    ticket: Ticket
+    ended: Signal
 
 
 class TritonPythonModel:
@@ -35,6 +49,10 @@ class TritonPythonModel:
         )
         self._scheduler = Scheduler(stepper, queue_limit=int(said["queue"]))
         self._codec = self._bundle.tokenizer
+        self._open: list[_Open] = []
+        self._finalized = Signal()
+        self._watcher = Thread(target=self._watch, name="specruntime-cancellation", daemon=True)
+        self._watcher.start()
 
     def execute(self, requests: list[Any]) -> None:
         """Submits each request; a decoupled model answers through the senders and returns nothing."""
@@ -46,14 +64,19 @@ class TritonPythonModel:
                 _fail(sender, error)
 
     def finalize(self) -> None:
+        self._finalized.set()
+        self._watcher.join()
         self._scheduler.close()
         self._bundle.close()
 
     def _submit(self, request: Any, sender: Any) -> None:
         stream = bool(_value(request, "stream", default=True))
         sent: list[Delivery] = []
+        ended = Signal()
 
         def deliver(event: Event) -> None:
+            if event.last:
+                ended.set()
             if not isinstance(event, Delivery):
                 _fail(sender, event.error)
                 return
@@ -64,7 +87,16 @@ class TritonPythonModel:
                 _send(sender, sent, last=event.last)
                 sent.clear()
 
-        self._scheduler.submit(self._work(request), deliver)
+        ticket = self._scheduler.submit(self._work(request), deliver)
+        self._open.append(_Open(request, ticket, ended))
+
+    def _watch(self) -> None:
+        while not self._finalized.wait(_WATCH_SECONDS):
+            for opened in list(self._open):
+                if opened.ended.is_set():
+                    self._open.remove(opened)
+                elif opened.request.is_cancelled():
+                    opened.ticket.cancel()
 
     def _work(self, request: Any) -> Work:
         ids = pb_utils.get_input_tensor_by_name(request, "prompt_ids")

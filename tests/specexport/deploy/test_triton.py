@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -181,6 +182,45 @@ def test_a_request_that_is_cancelled_at_once_gets_its_last_response(
     assert request.sender.final.is_set()
     last = request.sender.responses[-1]
     assert (last.error is not None and "cancelled" in last.error.text) is cancelled
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_request_that_is_cancelled_before_it_delivers_ends_at_once(
+    model: Any, config: Any, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """In the queue, while both slots answer, and in its prompt: neither delivers anything."""
+    stepper, go_on, held = model._scheduler._stepper, threading.Event(), threading.Event()
+    step = stepper.step
+
+    def slow() -> Any:
+        held.set()
+        assert go_on.wait(20)
+        return [] if fed else step()  # a prompt that takes for ever
+
+    fed: list[bool] = []
+    monkeypatch.setattr(stepper, "step", slow)
+    asked = {"prompt": b"abcabc", "max_tokens": 40, "ignore_eos": True, "stream": stream}
+    before = [ask(model, config, **asked) for _ in range(2)]
+    assert held.wait(20)
+    queued = ask(model, config, **asked)
+    fed.append(True)
+    go_on.set()
+    for request in (queued, before[1]):
+        request.cancelled = True
+        assert request.sender.final.wait(10), "nobody asked whether it was cancelled"
+        (last,) = request.sender.responses
+        assert last.error is not None and "cancelled" in last.error.text
+    fed.clear()
+    assert len(collected(before[0])[1]) == 40
+    assert collected(ask(model, config, prompt=b"abc", max_tokens=2))[1]
+    assert wait_for_none(model._open), "requests that have ended are not watched any more"
+
+
+def wait_for_none(watched: list[object]) -> bool:
+    end = time.monotonic() + 10
+    while watched and time.monotonic() < end:
+        time.sleep(0.01)
+    return not watched
 
 
 def test_a_directory_that_is_there_is_left_alone(repository: Path, tiny_bundle: Path, tmp_path: Path) -> None:
