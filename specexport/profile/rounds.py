@@ -7,7 +7,7 @@ from time import perf_counter
 from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.check import prompt_ids
 from specruntime.engines import EngineOptions
-from specruntime.generation import complete
+from specruntime.generation import complete, generate
 from specruntime.params import SamplingParams
 from specruntime.session import Session
 from specruntime.statistics import Statistics
@@ -64,33 +64,45 @@ def _prompts(bundle: LoadedBundle) -> list[list[int]]:
     return [prompt_ids(bundle, prompt) for prompt in bundle.manifest.check.prompts] or [[0]]
 
 
-def _answer(session: Session, ids: list[int], params: SamplingParams) -> Statistics:
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """Statistics of a whole answer, and as they were after its prefill: all 0 for a prompt of one token."""
+
+    stats: Statistics
+    prefill: Statistics
+
+
+def _answer(session: Session, ids: list[int], params: SamplingParams) -> _Answered:
     session.reset()
-    complete(session, ids, params)
-    return session.stats
+    deltas = generate(session, ids, params)
+    next(deltas)
+    prefill = replace(session.stats) if session.stats.prefills else Statistics()
+    for _ in deltas:
+        pass
+    return _Answered(session.stats, prefill)
 
 
-def _sum_up(answers: list[Statistics], *, open_ms: float, first_token_ms: float) -> RoundProfile:
-    def milliseconds(name: str) -> float:
-        return 1e3 * sum(float(getattr(stats, name)) for stats in answers)
+def _sum_up(answers: list[_Answered], *, open_ms: float, first_token_ms: float) -> RoundProfile:
+    def after_prefill(name: str) -> float:
+        """Milliseconds of the rounds that are no prefill: its draft, verify and accept are booked with theirs."""
+        return 1e3 * sum(getattr(each.stats, name) - getattr(each.prefill, name) for each in answers)
 
-    prefill, rounds = milliseconds("prefill_seconds"), milliseconds("round_seconds")
+    every = [each.stats for each in answers]
     calls: dict[str, dict[str, int]] = {"target": {}, "draft": {}}
-    for stats in answers:
+    for stats in every:
         for role, tally in (("target", stats.target), ("draft", stats.draft)):
             for profile, count in tally.calls.items():
                 calls[role][profile] = calls[role].get(profile, 0) + count
     return RoundProfile(
-        rounds=sum(stats.rounds for stats in answers),
-        tokens=sum(stats.tokens for stats in answers),
-        round_ms=rounds - prefill,
-        draft_ms=milliseconds("draft_seconds"),
-        # A prompt is fed in the verify phase of its round.
-        verify_ms=max(milliseconds("verify_seconds") - prefill, 0.0),
-        accept_ms=milliseconds("accept_seconds"),
-        prefill_ms=prefill,
-        target_engine_ms=1e3 * sum(stats.target.seconds for stats in answers),
-        draft_engine_ms=1e3 * sum(stats.draft.seconds for stats in answers),
+        rounds=sum(stats.rounds for stats in every),
+        tokens=sum(stats.tokens for stats in every),
+        round_ms=after_prefill("round_seconds"),
+        draft_ms=after_prefill("draft_seconds"),
+        verify_ms=after_prefill("verify_seconds"),
+        accept_ms=after_prefill("accept_seconds"),
+        prefill_ms=1e3 * sum(stats.prefill_seconds for stats in every),
+        target_engine_ms=1e3 * sum(stats.target.seconds for stats in every),
+        draft_engine_ms=1e3 * sum(stats.draft.seconds for stats in every),
         target_calls=calls["target"],
         draft_calls=calls["draft"],
         open_ms=open_ms,

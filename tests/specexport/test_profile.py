@@ -1,6 +1,9 @@
 """A profile of a bundle: every window and operator of the graph's own file, phases that add up, a picture, refusals."""
 
 import json
+from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,10 +14,12 @@ from specexport.cli import main
 from specexport.profile.operators import OperatorTime, WindowProfile, profile_windows
 from specexport.profile.plot import draw_profile
 from specexport.profile.report import ProfileReport, render_profile
-from specexport.profile.rounds import RoundProfile
+from specexport.profile.rounds import RoundProfile, profile_rounds
 from specruntime.bundle import load_manifest
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument
+from specruntime.session import Session
+from tests.runtime.scripted_bundle import scripted_bundle
 
 ROUNDS = RoundProfile(
     rounds=10,
@@ -43,6 +48,25 @@ def test_phases_add_up_to_a_round_and_the_host_is_what_engines_leave() -> None:
     assert dict(REPORT.phases()) == {"draft": 0.5, "verify": 9.0, "accept": 0.1, "commit": pytest.approx(0.4)}
     assert sum(ms for _, ms in REPORT.phases()) == pytest.approx(10.0)
     assert ROUNDS.host_ms == pytest.approx(12.0) and ROUNDS.host_percent == pytest.approx(10.0)
+
+
+def test_a_prefill_is_in_no_phase_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that ticks once a reading, a round has a second of each phase, and a prefill some of its own."""
+    bundle, _ = scripted_bundle()
+    monkeypatch.setattr("specexport.profile.rounds.open_bundle", lambda *_, **__: bundle)
+    monkeypatch.setattr("specexport.profile.rounds._prompts", lambda _: [[3, 5, 3, 5, 3], [7, 2]])
+    monkeypatch.setattr(bundle, "new_session", partial(ticking_session, bundle.new_session))
+    rounds = profile_rounds(Path("x.bundle"), EngineOptions(), 20)
+    assert rounds.rounds > 4 and rounds.prefill_ms > 0
+    assert rounds.draft_ms == pytest.approx(2e3 * rounds.rounds), "its proposal, and that it is told"
+    assert rounds.verify_ms == rounds.accept_ms == pytest.approx(1e3 * rounds.rounds)
+    assert rounds.draft_ms + rounds.verify_ms + rounds.accept_ms <= rounds.round_ms
+
+
+def ticking_session(new_session: Callable[[], Session]) -> Session:
+    session, ticks = new_session(), count()
+    session._clock = lambda: float(next(ticks))
+    return session
 
 
 def test_the_table_names_windows_operators_and_what_it_leaves_out() -> None:
