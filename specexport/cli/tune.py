@@ -68,9 +68,9 @@ def tune_command(
     loaded = load_prompts(prompts)
     require_plot_of(plot)
     if write is not None:
-        from specexport.tune.recipe_edit import stated_draft
+        from specexport.tune.choice import require_same_target
 
-        stated_draft(write)  # refused before the minutes that measuring takes
+        require_same_target(bundles, write)  # refused before the minutes that measuring takes
     from specexport.tune.rendering import render_tuning
     from specexport.tune.run import TunePlan, tune
 

@@ -85,7 +85,9 @@ def _answer(session: Session, ids: list[int], params: SamplingParams) -> _Answer
 def _sum_up(answers: list[_Answered], *, open_ms: float, first_token_ms: float) -> RoundProfile:
     def after_prefill(name: str) -> float:
         """Milliseconds of the rounds that are no prefill: its draft, verify and accept are booked with theirs."""
-        return 1e3 * sum(getattr(each.stats, name) - getattr(each.prefill, name) for each in answers)
+        return 1e3 * sum(
+            float(getattr(each.stats, name)) - float(getattr(each.prefill, name)) for each in answers
+        )
 
     every = [each.stats for each in answers]
     calls: dict[str, dict[str, int]] = {"target": {}, "draft": {}}

@@ -1,6 +1,6 @@
 """What a tuned bundle means for a recipe: the keys of `draft`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ from specexport.errors import RecipeError
 from specexport.recipe import load_recipe
 from specexport.trees import Rates
 from specexport.tune.recipe_edit import stated_draft, write_draft
-from specexport.tune.run import PAYS, TuneReport
+from specexport.tune.run import TuneReport
 from specexport.tune.trials import ADAPTIVE
 
 _BUNDLED_RECIPE = "recipe.yaml"
@@ -16,11 +16,28 @@ _SHAPES = ("k", "tree", "dynamic_tree")
 _DECIMALS = 4
 
 
+def require_same_target(bundles: Iterable[Path], recipe: Path) -> None:
+    """Raises `RecipeError` where a bundle is of another target than the recipe: its draft would not fit there.
+
+    A bundle without a recipe of its own is not compared.
+    """
+    expected = load_recipe(recipe).target.source
+    for bundle in bundles:
+        path = bundle / _BUNDLED_RECIPE
+        if path.is_file() and (found := load_recipe(path).target.source) != expected:
+            raise RecipeError(
+                f"--write: found {recipe} with the target {expected}, expected {found}, that of {bundle}; write the "
+                "draft into a recipe of the target that it is tuned for"
+            )
+
+
 def write_choice(report: TuneReport, recipe: Path) -> dict[str, Any]:
     """Writes the best kind, length or tree into the recipe file; the draft that it has now.
 
-    A recipe of another draft, by kind or source, gets that of the best bundle's own recipe. Raises `RecipeError`.
+    A recipe of another draft, by kind or source, gets that of the best bundle's own recipe. Raises `RecipeError`, also
+    for a recipe of another target.
     """
+    require_same_target([report.best.path], recipe)
     stated = stated_draft(recipe)
     bundled = report.best.path / _BUNDLED_RECIPE
     if bundled.is_file() and _source(bundled) != _source(recipe):
@@ -38,10 +55,10 @@ def chosen_draft(report: TuneReport, stated: Mapping[str, Any]) -> dict[str, Any
     """
     best = report.best
     base = dict(stated) if stated["kind"] == best.kind else None
-    if best.layers is not None and best.layers.speedup >= max(PAYS, best.best.speedup):
+    if (layers := report.promised_layers) is not None:
         base = base or _bundled_draft(best.path)
         rest = {key: value for key, value in base.items() if key != "exit_after"}
-        return {**rest, "k": best.layers.k, "layers": list(best.layers.layers)}
+        return {**rest, "k": layers.k, "layers": list(layers.layers)}
     if not report.pays:
         return {"kind": "none"}
     base = base or _bundled_draft(best.path)
@@ -50,14 +67,9 @@ def chosen_draft(report: TuneReport, stated: Mapping[str, Any]) -> dict[str, Any
     rest = {key: value for key, value in base.items() if key not in _SHAPES}
     if best.chain:
         return {**rest, "k": best.best_fixed.size}
-    own = best.predicted(best.best_fixed.size)
-    if (
-        best.tree is None
-        or best.tree.tree is None
-        or (own is not None and own.tokens_per_second >= best.tree.tokens_per_second)
-    ):
+    promised = report.promised_tree
+    if promised is None or (shape := promised.tree) is None:
         return _as_built(best.path, base, _SHAPES)
-    shape = best.tree.tree
     tree = {"nodes": len(shape.parents), "depth": max(shape.depths), "acceptance": rounded(best.acceptance)}
     return {**rest, "tree": tree}
 

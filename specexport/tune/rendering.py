@@ -1,5 +1,7 @@
 """What `tune` found, as tables for people."""
 
+from collections.abc import Iterator
+
 from specexport.tune.run import ADAPTIVE, PAYS, Finding, TuneReport
 from specexport.tune.trials import described
 
@@ -15,7 +17,23 @@ def render_tuning(report: TuneReport) -> str:
 
 
 def verdict(report: TuneReport) -> str:
-    """One sentence: what to use, or that speculation does not pay."""
+    """What to use, or that speculation does not pay; and what --write puts into a recipe beyond what was measured."""
+    return " ".join((_measured(report), *_promised(report)))
+
+
+def _promised(report: TuneReport) -> Iterator[str]:
+    """A draft that no bundle has yet."""
+    build = "--write puts it into a recipe, build that to measure it."
+    if (layers := report.promised_layers) is not None:
+        yield (
+            f"The layers {list(layers.layers)} with k {layers.k} are predicted to reach {layers.speedup:.2f}x: {build}"
+        )
+    if (tree := report.promised_tree) is not None:
+        speedup = tree.tokens_per_second / report.best.predictions[0].tokens_per_second
+        yield f"The tree computed from its rates is predicted to reach {speedup:.2f}x: {build}"
+
+
+def _measured(report: TuneReport) -> str:
     best = report.best
     if not report.pays:
         drafting = [(finding, trial) for finding in report.findings for trial in finding.trials if trial.size]
@@ -26,10 +44,10 @@ def verdict(report: TuneReport) -> str:
                 f"the best, {finding.name} with {described(trial.size)}, reaches {trial.speedup:.2f}x plain decoding "
                 f"(below {PAYS}x)"
             )
-        return (
-            f"Speculation does not pay on these prompts and this machine: {reached}. "
-            "Decode plainly (draft: {kind: none}), or try another draft."
-        )
+        advice = "Decode plainly (draft: {kind: none}), or try another draft."
+        if report.promised_layers is not None:
+            advice = "Other layers may."
+        return f"Speculation does not pay on these prompts and this machine: {reached}. {advice}"
     trial = best.best
     predicted = best.predicted(trial.size)
     by_law = f", predicted {predicted.speedup:.2f}x" if predicted is not None else ""
@@ -71,7 +89,7 @@ def _render_finding(finding: Finding) -> list[str]:
         best = finding.layers
         lines.append(
             f"best layers found: {list(best.layers)}, which agree with {best.agreement:.2f} of the answers' tokens; "
-            f"k {best.k}, predicted {best.speedup:.2f}x; --write puts them into a recipe, build that to measure it"
+            f"k {best.k}, predicted {best.speedup:.2f}x"
         )
     return lines
 
@@ -85,5 +103,5 @@ def _render_tree(finding: Finding) -> str:
     return (
         f"best tree by these rates: {len(shape.parents)} nodes, depth {max(shape.depths)}, {finding.tree.tokens:.2f} "
         f"tokens a round, predicted {finding.tree.tokens_per_second:.1f} tok/s "
-        f"{finding.tree.tokens_per_second / plain:.2f}x; --write puts it into a recipe, build that to measure it"
+        f"{finding.tree.tokens_per_second / plain:.2f}x"
     )

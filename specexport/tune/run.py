@@ -108,6 +108,23 @@ class TuneReport:
         """Whether speculation is worth it at all here."""
         return self.best.best.speedup >= PAYS
 
+    @property
+    def promised_layers(self) -> "LayerChoice | None":
+        """What the search of the best bundle found, where it promises to pay and more than all that was measured."""
+        layers, measured = self.best.layers, self.best.best.speedup
+        return layers if layers is not None and layers.speedup >= max(PAYS, measured) else None
+
+    @property
+    def promised_tree(self) -> TimedTree | None:
+        """The computed tree, where the best bundle pays and the tree promises more than the bundle's own shape."""
+        best = self.best
+        if not self.pays or best.chain or best.best.size == ADAPTIVE:
+            return None
+        own = best.predicted(best.best_fixed.size)
+        if best.tree is None or best.tree.tree is None:
+            return None
+        return None if own and own.tokens_per_second >= best.tree.tokens_per_second else best.tree
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {

@@ -13,6 +13,7 @@ from specexport.errors import RecipeError
 from specexport.recipe import load_recipe
 from specexport.trees import best_tree_for_times
 from specexport.tune.choice import chosen_draft, write_choice
+from specexport.tune.layer_search import LayerChoice
 from specexport.tune.plot import draw_tuning
 from specexport.tune.prediction import Prediction, bounded, predict, predict_tree, verify_times
 from specexport.tune.probing import Probe, ProbedRound, turns
@@ -177,6 +178,44 @@ def test_it_names_the_best_that_drafted_where_nothing_pays() -> None:
     text = render_tuning(TuneReport({}, (finding(0.7, 0.9, adaptive=0.95),)))
     assert "the best, pair with dynamic length, reaches 0.95x plain decoding" in text
     assert "nothing was ever proposed" in render_tuning(TuneReport({}, (finding(),)))
+
+
+@pytest.mark.parametrize(("promised", "written"), [(1.3, True), (1.01, False)])
+def test_the_verdict_says_what_is_written_where_only_a_prediction_pays(
+    promised: float, written: bool
+) -> None:
+    layers = LayerChoice((0, 2, 5), 3, 0.8, promised)
+    report = TuneReport({}, (replace(finding(0.5), kind="layer_skip", layers=layers),))
+    draft = chosen_draft(report, {"kind": "layer_skip", "exit_after": 3, "k": 2})
+    verdict = render_tuning(report).splitlines()[-1]
+    assert "Speculation does not pay on these prompts and this machine" in verdict
+    assert (draft == {"kind": "layer_skip", "k": 3, "layers": [0, 2, 5]}) is written
+    assert (
+        "The layers [0, 2, 5] with k 3 are predicted to reach 1.30x: --write puts it" in verdict
+    ) is written
+    assert (draft == {"kind": "none"}) is ("draft: {kind: none}" in verdict) is not written
+
+
+@pytest.mark.parametrize("speedup", [1.3, 0.9])
+def test_a_computed_tree_is_said_to_be_written_where_it_is(speedup: float) -> None:
+    report = TuneReport({}, (finding(speedup, chain=False),))
+    draft = chosen_draft(report, {"kind": "eagle3", "source": "./d", "k": 6})
+    assert ("tree" in draft) is ("--write puts it" in render_tuning(report)) is (speedup > 1)
+
+
+def test_a_recipe_of_another_target_is_left_as_it_was(tmp_path: Path, tiny_bundle: Path) -> None:
+    recipe, prompts = tmp_path / "pair.yaml", tmp_path / "prompts.jsonl"
+    other = BLOCK.replace("seed: 0", "seed: 7")
+    recipe.write_text(other)
+    best = replace(finding(1.2, 1.5), path=bundle_of(tmp_path, "{kind: eagle3, source: /other, k: 5}"))
+    with pytest.raises(
+        RecipeError, match=r"--write: found .*pair\.yaml with the target .*seed=7.* expected .*seed=0"
+    ):
+        write_choice(TuneReport({}, (best,)), recipe)
+    prompts.write_text('{"id": "a", "prompt": "abc abc abc"}\n')
+    refused = run("tune", tiny_bundle, "--prompts", prompts, "--write", recipe)
+    assert refused.exit_code == 1 and "--write: found" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1 and recipe.read_text() == other
 
 
 def bundle_of(tmp_path: Path, draft: str) -> Path:
