@@ -1,6 +1,7 @@
 """The target's answers to prompts, decoded here in PyTorch; what was answered before is not asked again."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from transformers import PreTrainedModel
@@ -25,10 +26,16 @@ def answer_prompts(
 ) -> list[Dialogue]:
     """The dialogues of `prompts` in `path`, which gets those it lacks. Held-out prompts are answered greedily.
 
-    `progress` gets how many prompts have their answer, of how many.
+    Each answer is as if all had been given now: one that is longer than `answer_tokens` is cut, a prompt whose answer a
+    smaller limit had cut is answered again, and its last answer counts. `progress` gets how many prompts have their
+    answer, of how many.
     """
     wanted = set(prompts)
-    known = {dialogue.prompt_ids for dialogue in read_dialogues(path)}
+    known = {
+        dialogue.prompt_ids
+        for dialogue in read_dialogues(path)
+        if len(dialogue.answer_ids) >= answer_tokens or dialogue.answer_ids[-1] in end_ids
+    }
     missing = [prompt for prompt in prompts if prompt not in known]
     answered = len(wanted & known)
     progress(answered, len(wanted))
@@ -44,7 +51,12 @@ def answer_prompts(
             append_dialogues(path, [Dialogue(request.prompt_ids, ids, request.temperature == 0)])
             answered += 1
             progress(answered, len(wanted))
-    return [dialogue for dialogue in read_dialogues(path) if dialogue.prompt_ids in wanted]
+    last = {dialogue.prompt_ids: dialogue for dialogue in read_dialogues(path)}
+    return [
+        replace(dialogue, answer_ids=dialogue.answer_ids[:answer_tokens])
+        for prompt, dialogue in last.items()
+        if prompt in wanted
+    ]
 
 
 def _requests(prompts: Sequence[tuple[int, ...]], answer_tokens: int) -> Iterator[Request]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -101,12 +102,11 @@ def new_training(
     """
     keeps_ids = started is not None and shape.vocabulary is None
     depth = shape.depth or DEFAULT_DEPTH
-    head = target.head.weight
+    teacher = partial(Teacher, target.head.weight, bias=target.head.bias)
     if kind == "medusa":
         heads = started if isinstance(started, MedusaHeads) else new_medusa(target, depth)
         _freeze_but(heads, lambda name: name.startswith("medusa_head"))
-        every = Teacher(head, torch.arange(target.vocab_size))
-        task: Task = MedusaTask(heads, Teacher(head, ids), every)
+        task: Task = MedusaTask(heads, teacher(ids), teacher(torch.arange(target.vocab_size)))
         return Training(task, lambda place, extra: save_draft(heads, place, extra=extra))
     if kind == "eagle3":
         eagle = (
@@ -117,14 +117,14 @@ def new_training(
         if not keeps_ids:
             change_vocabulary(eagle, target, ids)
         _freeze_but(eagle, lambda name: name != "embed_tokens.weight")
-        task = Eagle3Task(eagle, Teacher(head, eagle.target_ids), depth)
+        task = Eagle3Task(eagle, teacher(eagle.target_ids), depth)
         return Training(task, lambda place, extra: save_draft(eagle, place, extra=extra))
     layers = shape.layers or default_layers(target)
     small = started if isinstance(started, PrunedForCausalLM) else new_small_model(model, target, layers, ids)
     if not keeps_ids:
         small.lm_head = PartialHead(target.head, ids)
     _freeze_but(small, lambda name: not name.startswith(("lm_head.", "model.embed_tokens.")))
-    task = SmallModelTask(small, Teacher(head, small.lm_head.draft_ids), depth)
+    task = SmallModelTask(small, teacher(small.lm_head.draft_ids), depth)
     return Training(task, lambda place, extra: save_pruned(small, target, place, extra=extra))
 
 

@@ -13,23 +13,27 @@ from specexport.training.batches import Batch
 class Teacher:
     """The target's LM head, cut to a draft's vocabulary."""
 
-    def __init__(self, head: Tensor, target_ids: Tensor) -> None:
-        """`head` [target vocabulary, h]; `target_ids` [V] ascending."""
+    def __init__(self, head: Tensor, target_ids: Tensor, bias: Tensor | None = None) -> None:
+        """`head` [target vocabulary, h]; `target_ids` [V] ascending; `bias` [target vocabulary]."""
         size = len(target_ids)
         first_ids = int(target_ids[-1]) + 1 == size  # all of them up to the last: no copy is needed
         self.head = (head[:size] if first_ids else head[target_ids]).detach()  # [V, h]
+        self.bias = None if bias is None else bias[target_ids].detach()  # [V]
         self._draft_ids = torch.full((len(head),), -1)
         self._draft_ids[target_ids] = torch.arange(len(target_ids))
 
     def probabilities(self, final: Tensor) -> Tensor:
         """[M, h] normed hidden states -> [M, V], renormalised: what the target says outside V is ignored."""
         with torch.no_grad():
-            logits = final.to(torch.bfloat16) @ self.head.to(torch.bfloat16).T
-            return torch.softmax(logits.float(), dim=-1).to(torch.bfloat16)
+            logits = (final.to(torch.bfloat16) @ self.head.to(torch.bfloat16).T).float()
+            if self.bias is not None:
+                logits += self.bias
+            return torch.softmax(logits, dim=-1).to(torch.bfloat16)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[M, h] -> [M, V] by the target's LM head, for drafts that share it; gradients reach `hidden` only."""
-        return nn.functional.linear(hidden, self.head.to(hidden.dtype))
+        bias = None if self.bias is None else self.bias.to(hidden.dtype)
+        return nn.functional.linear(hidden, self.head.to(hidden.dtype), bias)
 
     def draft_ids(self, ids: Tensor) -> Tensor:
         """Target ids -> draft ids; -1 where the draft has none."""

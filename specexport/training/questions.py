@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from specexport.errors import TrainingRefused
 from specexport.training.decoding import Request, SlotDecoder
+from specexport.training.plain_logits import require_plain_logits
 from specexport.training.prompt_codec import PromptCodec
 from specexport.training.prompts_file import Excluded
 
@@ -34,8 +35,9 @@ def write_questions(
     """`count` questions, in turn begun with each of `openings`; none is `known`, `excluded` or repeated.
 
     Only those whose ids are what the tokenizer makes of their text, so that an answer to the ids is one to the text.
-    Raises `TrainingRefused` when the model finds no more of them.
+    Raises `TrainingRefused` when the model finds no more of them, or as `require_plain_logits`.
     """
+    require_plain_logits(model)
     begun = {codec.begin_user_turn(opening): opening for opening in openings}
     prefixes = list(begun)
     decoder = SlotDecoder(

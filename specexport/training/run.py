@@ -28,6 +28,7 @@ from specexport.training.kinds import (
 )
 from specexport.training.loop import Plan, Progress, evaluate, train
 from specexport.training.model_card import Facts, write_card
+from specexport.training.plain_logits import require_plain_logits
 from specexport.training.precision import fast_copy
 from specexport.training.prompt_codec import PromptCodec
 from specexport.training.prompts_file import read_prompts
@@ -77,6 +78,7 @@ def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
     checkpoint = load_checkpoint(recipe.target, "fp32")
     target = draft_target(checkpoint.model, name=checkpoint.name, vocab_size=checkpoint.vocab_size)
     # What does not fit is refused before the hours that answers may take.
+    require_plain_logits(checkpoint.model)
     started = load_start(order.kind, checkpoint.model, target, order.shape, order.start)
     setup = Setup(checkpoint.source_digest, target.hidden_size, _tapped_layers(order, target, started))
     dialogues, store, spans = _text_and_features(checkpoint, order, setup, prompts, reports)

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specexport.checkpoint import Checkpoint
+from specexport.checkpoint import Checkpoint, load_checkpoint
 from specexport.draft_models import (
     Eagle3Draft,
     MedusaConfig,
@@ -27,7 +27,7 @@ from specexport.training import loop
 from specexport.training.batches import Batch
 from specexport.training.eagle3 import Eagle3Task
 from specexport.training.features import stored_setup
-from specexport.training.kinds import Kind, Shape
+from specexport.training.kinds import Kind, Shape, new_training
 from specexport.training.loop import Plan, Progress
 from specexport.training.medusa import MedusaTask, new_medusa
 from specexport.training.objective import Teacher, TeacherRows
@@ -308,6 +308,52 @@ def test_answers_of_another_target_are_refused(recipe: Recipe, order: Orders, tm
 def test_answers_that_leave_no_room_for_a_prompt_are_refused(recipe: Recipe, order: Orders) -> None:
     with pytest.raises(TrainingRefused, match="--answer-tokens: found 512, expected less than 512"):
         train_draft(recipe, dataclasses.replace(order("medusa"), answer_tokens=512), Reports())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes"),
+    [
+        ("gemma2", "final_logit_softcapping: 3.0, head_dim: 8, query_pre_attn_scalar: 8"),
+        ("granite", "logits_scaling: 2.0"),
+        ("cohere", "logit_scale: 0.3"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["medusa", "eagle3"])
+def test_a_target_that_changes_what_its_head_says_is_refused(
+    architecture: str, sizes: str, kind: Kind, cache: Path, order: Orders, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.yaml"
+    changed = RECIPE.replace("llama", architecture).replace("sizes: {", f"sizes: {{{sizes}, ")
+    path.write_text(changed)
+    with pytest.raises(TrainingRefused, match=rf"target \({architecture}\) that scales or caps its logits"):
+        train_draft(load_recipe(path), order(kind), Reports())
+    assert not order(kind).work.exists(), "before the hours that answers may take"
+
+
+def test_a_teacher_says_what_a_head_with_a_bias_says() -> None:
+    made = torch.Generator().manual_seed(3)
+    head = torch.nn.Linear(8, 50)
+    final, ids = torch.randn(30, 8, generator=made), torch.arange(0, 50, 2)
+    with torch.no_grad():
+        head.bias.copy_(3 * torch.randn(50, generator=made))
+        teacher = Teacher(head.weight, ids, head.bias)
+        expected = head(final)[:, ids]
+        torch.testing.assert_close(teacher.logits(final), expected)
+        law = torch.softmax(expected, dim=-1)
+        torch.testing.assert_close(teacher.probabilities(final).float(), law, rtol=2e-2, atol=2e-2)
+
+
+def test_the_bias_of_a_targets_head_reaches_the_teacher(cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "phi.yaml"
+    path.write_text(RECIPE.replace("llama", "phi"))
+    checkpoint = load_checkpoint(load_recipe(path).target, "fp32")
+    side = draft_target(checkpoint.model, name="phi", vocab_size=checkpoint.vocab_size)
+    assert side.head.bias is not None
+    ids = torch.arange(0, 128, 2)
+    made = new_training("medusa", checkpoint.model, side, Shape(2, 64), ids, None)
+    assert isinstance(made.task, MedusaTask)
+    assert made.task._teacher.bias is not None
+    assert torch.equal(made.task._teacher.bias, side.head.bias[ids])
 
 
 def test_a_short_run_is_measured_over_its_whole_depth(recipe: Recipe, order: Orders) -> None:

@@ -101,6 +101,34 @@ def test_answers_continue_after_an_interruption(target: Checkpoint, tmp_path: Pa
     assert greedy & again >= {dialogue for dialogue in greedy if dialogue.prompt_ids in _prompts(lines[:3])}
 
 
+@pytest.mark.parametrize("before", [6, 12, 20])
+def test_answers_are_as_long_as_is_asked_whatever_was_asked_before(
+    target: Checkpoint, tmp_path: Path, before: int
+) -> None:
+    prompts = [dialogue.prompt_ids for dialogue in dialogues(8)]
+
+    def answer(path: Path, tokens: int, ends: Sequence[int]) -> dict[tuple[int, ...], Dialogue]:
+        found = answer_prompts(target.model, prompts, path, end_ids=ends, answer_tokens=tokens)
+        assert len(found) == len(prompts)
+        return {dialogue.prompt_ids: dialogue for dialogue in found}
+
+    ends = range(128, 272, 4)  # a random model hardly ever ends by itself
+    expected = answer(tmp_path / "alone.jsonl", 12, ends)
+    assert len({len(dialogue.answer_ids) for dialogue in expected.values()}) > 1
+    path = tmp_path / "again.jsonl"
+    answer(path, before, ends)
+    size = path.stat().st_size
+    found = answer(path, 12, ends)
+    assert (path.stat().st_size > size) is (before < 12), (
+        "only what a smaller limit had cut is answered again"
+    )
+    for prompt, dialogue in found.items():
+        whole = len(dialogue.answer_ids) == 12 or dialogue.answer_ids[-1] in ends
+        assert whole and len(dialogue.answer_ids) <= 12
+        if dialogue.greedy and expected[prompt].greedy:
+            assert dialogue == expected[prompt]
+
+
 def test_a_line_that_is_no_dialogue_is_refused_by_its_number(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     append_dialogues(path, dialogues(1))
