@@ -64,6 +64,18 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     help="Seconds for a whole answer; 504 beyond.",
 )
 @click.option(
+    "--read-timeout", type=_SECONDS, default=20.0, show_default=True,
+    help="Seconds for a client to send the head of a request, and again for its body; 408 beyond.",
+)  # fmt: skip
+@click.option(
+    "--write-timeout", type=_SECONDS, default=30.0, show_default=True,
+    help="Seconds for a client to take what it is sent, before it is cut off.",
+)  # fmt: skip
+@click.option(
+    "--keep-alive-timeout", type=_SECONDS, default=5.0, show_default=True,
+    help="Seconds that a connection is kept between two requests.",
+)  # fmt: skip
+@click.option(
     "--drain-timeout", type=_SECONDS, default=60.0, show_default=True,
     help="Seconds that answers in progress have after SIGTERM.",
 )  # fmt: skip
@@ -87,6 +99,9 @@ def serve_command(
     max_prompt_tokens: int | None,
     max_body_kb: int,
     timeout: float,
+    read_timeout: float,
+    write_timeout: float,
+    keep_alive_timeout: float,
     drain_timeout: float,
     copy_weights: bool,
     threads: int | None,
@@ -111,6 +126,9 @@ def serve_command(
             max_body_bytes=1024 * max_body_kb,
             max_prompt_tokens=max_prompt_tokens,
             request_seconds=timeout,
+            read_seconds=read_timeout,
+            write_seconds=write_timeout,
+            keep_alive_seconds=keep_alive_timeout,
         )
         serve(
             opened, settings, host=host, port=port, slots=slots, workers=workers,

@@ -10,11 +10,10 @@ import uvicorn
 from specruntime.bundle import LoadedBundle
 from specruntime.errors import InvalidArgument
 from specruntime.server.app import create_app
+from specruntime.server.connections import server_config
 from specruntime.server.logs import log, log_to
 from specruntime.server.settings import Settings
 from specruntime.serving import PrefixCaching, Scheduler, stepper_for
-
-_CONNECTIONS = 2048  # beyond the queue: who waits for a slot holds one
 
 
 def serve(
@@ -41,14 +40,7 @@ def serve(
     )
     with Scheduler(stepper, queue_limit=queue_limit) as scheduler:
         app = create_app(scheduler, bundle.tokenizer, bundle.manifest.target.capacity, settings)
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            limit_concurrency=_CONNECTIONS,
-            timeout_graceful_shutdown=max(1, round(drain_seconds)),
-            server_header=False,
-        )
+        config = server_config(app, settings, drain_seconds)
         address = "http://{}:{}".format(*listener.getsockname()[:2])
         log("serving", INFO, model=settings.model_name, address=address, slots=slots, queue=queue_limit)
         _Draining(config, scheduler).run(sockets=[listener])

@@ -16,8 +16,9 @@ class Settings:
     max_body_bytes: int = 2**20
     max_prompt_tokens: int | None = None  # None: the bundle's capacity
     request_seconds: float = 600.0  # from the request to the last token
-    read_seconds: float = 20.0  # for a client to send its body
+    read_seconds: float = 20.0  # for a client to send the head of a request, and again for its body
     write_seconds: float = 30.0  # for a client to take what was sent
+    keep_alive_seconds: float = 5.0  # of a connection between two requests
 
     def admits(self, key: str) -> bool:
         """Whether the key opens the server; takes the same time for every wrong one."""

@@ -14,6 +14,7 @@ import uvicorn
 
 from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.server.app import create_app
+from specruntime.server.connections import server_config
 from specruntime.server.settings import Settings
 from specruntime.serving import Scheduler, stepper_for
 from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
@@ -53,9 +54,7 @@ def running(
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     with Scheduler(stepper_for(bundle, slots), queue_limit=queue_limit) as scheduler:
         app = create_app(scheduler, bundle.tokenizer, bundle.manifest.target.capacity, settings)
-        server = uvicorn.Server(
-            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
-        )
+        server = uvicorn.Server(server_config(app, settings, 1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         wait_for(lambda: server.started)

@@ -1,0 +1,153 @@
+"""No connection is kept for a client that sends nothing, does not end what it began, or does not read."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from specruntime.cli.serve import serve_command
+from tests.runtime.server.conftest import Running, Serve, wait_for
+from tests.runtime.server.http import ask, completion, request_bytes
+from tests.runtime.server.test_limits import pause
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: test\r\n\r\n"
+DRIPS: dict[str, tuple[bytes, bytes]] = {
+    "nothing": (b"", b""),
+    "the head": (b"GET /health HTTP/1.1\r\nX: ", b"x"),
+    "the next head": (HEALTH + b"GET /he", b"x"),
+    "a body after its answer": (b"GET /health HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\n", b"x"),
+    "a body that was refused": (request_bytes(b"", length=10**9), b"x"),
+    "chunks": (b"GET /health HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+}
+
+
+@pytest.fixture
+def dripping() -> Iterator[threading.Event]:
+    ended = threading.Event()
+    yield ended
+    ended.set()
+
+
+@pytest.mark.parametrize("what", DRIPS)
+def test_what_comes_too_slowly_is_not_waited_for(serve: Serve, what: str, dripping: threading.Event) -> None:
+    begun, drop = DRIPS[what]
+    server = serve(read_seconds=0.4, keep_alive_seconds=0.4)
+    with server.connect() as connection:
+        connection.sendall(begun)
+        threading.Thread(target=drip, args=(connection, drop, dripping), daemon=True).start()
+        started = time.monotonic()
+        received = read_to_end(connection)
+    assert 0.2 < time.monotonic() - started < 5
+    assert received.count(b"HTTP/1.1 ") == begun.count(b"\r\n\r\n")
+    assert ask(server)[0] == 200
+
+
+def drip(connection: socket.socket, drop: bytes, ended: threading.Event) -> None:
+    while drop and not ended.wait(0.05):
+        try:
+            connection.sendall(drop)
+        except OSError:
+            return
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    """All that comes; the server may end it while something of ours is under way."""
+    received = b""
+    connection.settimeout(10)
+    try:
+        while piece := connection.recv(1 << 20):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def test_a_connection_is_kept_between_requests_for_its_time(serve: Serve) -> None:
+    server = serve(keep_alive_seconds=0.5)
+    with server.connect() as connection:
+        for _ in range(3):
+            connection.sendall(HEALTH)
+            received = connection.recv(4096)
+            while not received.endswith(b"}"):
+                received += connection.recv(4096)
+            assert received.startswith(b"HTTP/1.1 200")
+            time.sleep(0.2)
+        started = time.monotonic()
+        assert connection.recv(4096) == b""
+        assert time.monotonic() - started < 5
+
+
+def test_an_answer_may_take_longer_than_its_request(serve: Serve) -> None:
+    server = serve(read_seconds=0.3, write_seconds=0.3, keep_alive_seconds=0.3, capacity=4000)
+    assert server.engine is not None
+    server.engine.failing = lambda context: pause(0.02)
+    started = time.monotonic()
+    for stream in (False, True):
+        assert ask(server, max_tokens=200, stream=stream)[0] == 200
+    assert time.monotonic() - started > 1
+
+
+def test_a_request_in_pieces_is_read_within_its_time(serve: Serve) -> None:
+    server = serve(read_seconds=2)
+    body = request_bytes(json.dumps(completion()).encode())
+    with server.connect() as connection:
+        for begin in range(0, len(body), 40):
+            connection.sendall(body[begin : begin + 40])
+            time.sleep(0.02)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("close", [b"", b"Connection: close\r\n"])
+def test_who_does_not_read_its_answers_is_cut_off(serve: Serve, close: bytes) -> None:
+    server = serve(write_seconds=0.3, keep_alive_seconds=60, read_seconds=60)
+    asked = b"GET /openapi.json HTTP/1.1\r\nHost: test\r\n\r\n"
+    last = asked.replace(b"\r\n\r\n", b"\r\n" + close + b"\r\n")
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        connection.settimeout(0.1)
+        with pytest.raises((TimeoutError, OSError)):
+            for _ in range(4000):
+                connection.sendall(asked)
+            connection.sendall(last)
+            connection.recv(1, socket.MSG_PEEK)
+            raise TimeoutError
+        wait_for(lambda: established(server) == 0)
+        received = read_to_end(connection)
+    assert received.count(b"HTTP/1.1 200") < 4000
+    assert ask(server)[0] == 200
+
+
+def test_who_reads_slowly_but_reads_gets_all(serve: Serve) -> None:
+    server = serve(write_seconds=0.5, keep_alive_seconds=60)
+    asked = b"GET /openapi.json HTTP/1.1\r\nHost: test\r\n\r\n"
+    received, began = b"", time.monotonic()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        connection.connect(("127.0.0.1", server.port))
+        connection.settimeout(5)
+        sent = threading.Thread(target=lambda: connection.sendall(500 * asked), daemon=True)
+        sent.start()
+        while received.count(b"HTTP/1.1 200") < 500:
+            received += connection.recv(1 << 17)
+            time.sleep(0.02)
+    assert time.monotonic() - began > 0.5
+
+
+def established(server: Running) -> int:
+    """Connections that the server's process still holds, by the kernel's own table."""
+    port = f":{server.port:04X}"
+    with open("/proc/net/tcp") as table:  # noqa: PTH123 - a file of the kernel
+        rows = [line.split() for line in table.readlines()[1:]]
+    return sum(row[1].endswith(port) and row[3] in ("01", "08") and row[9] != "0" for row in rows)
+
+
+def test_the_limits_are_options() -> None:
+    told = CliRunner().invoke(serve_command, ["--help"]).output
+    assert all(f"--{name}-timeout" in told for name in ("read", "write", "keep-alive"))
+    refused = CliRunner().invoke(serve_command, ["bundle", "--read-timeout", "0"])
+    assert refused.exit_code == 2
