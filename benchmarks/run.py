@@ -20,9 +20,10 @@ from prepare import HERE, RECIPES, NotPrepared, environment, model
 from systems import SYSTEMS, System, label
 from tables import draw, render
 
-from specexport.bench.machine import describe_machine, usable_cores
+from specexport.bench.machine import describe_machine
 from specexport.bench.prompts import encode_prompts, load_prompts
 from specruntime import open_bundle
+from specruntime.cores import usable_cores
 
 # OpenMP threads spin for a while after the last operator, on cores that the next system needs.
 _SETTLE_SECONDS = 0.3

@@ -26,7 +26,8 @@ from limits import Machine, Need, measure_machine
 from scaling_models import PRECISIONS, SHAPES, Made, make
 from scaling_tables import draw, render
 
-from specexport.bench.machine import describe_machine, usable_cores
+from specexport.bench.machine import describe_machine
+from specruntime.cores import usable_cores
 from specruntime.engine import Engine, Window
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.manifest import Profile

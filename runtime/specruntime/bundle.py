@@ -7,6 +7,7 @@ copied or mounted read-only; once open, it must stay where it is.
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,7 @@ from specruntime.manifest import (
     draft_graph,
 )
 from specruntime.manifest_checks import check_manifest
+from specruntime.preload import Preload
 from specruntime.session import Session
 from specruntime.text import TextCodec
 
@@ -47,24 +49,32 @@ def load_manifest(path: str | Path, verify: bool = True) -> Manifest:
     0.4 s for a 540 MB bundle. Raises `BundleTooNew`, `BundleHashMismatch` or `BundleInvalid`, naming the file or key.
     """
     root = Path(path)
-    manifest = _parse_manifest(_read_manifest(root))
-    check_manifest(manifest)
+    manifest = _checked_manifest(root)
     check_files(root, manifest.files, hashes=verify)
     return manifest
 
 
 @memory_told("open the bundle")
 def open_bundle(
-    path: str | Path, *, options: EngineOptions | None = None, verify: bool = True
+    path: str | Path, *, options: EngineOptions | None = None, verify: bool = True, text: bool = False
 ) -> "LoadedBundle":
     """Loads the bundle's engines; `options` override what the manifest says of threads and provider.
 
-    Raises what `load_manifest` raises, `BackendMissing` or `BackendIncompatible` when an engine cannot be loaded here,
+    `text=True`, for a host that will need the tokenizer, reads it meanwhile; `tokenizer` raises what that met. Raises
+    what `load_manifest` raises, `BackendMissing` or `BackendIncompatible` when an engine cannot be loaded here,
     `OutOfMemory` when it does not fit.
     """
-    manifest = load_manifest(path, verify)
+    manifest = _checked_manifest(Path(path))
     root = Path(path).resolve()
-    options = options or EngineOptions()
+    with Preload(manifest, text) as preload:
+        check_files(root, manifest.files, hashes=verify)
+        tokenizer = preload.tokenizer(root)
+        return LoadedBundle(
+            manifest, root, *_open_engines(manifest, root, options or EngineOptions()), tokenizer
+        )
+
+
+def _open_engines(manifest: Manifest, root: Path, options: EngineOptions) -> tuple[Engine, Engine | None]:
     graph = draft_graph(manifest.draft)
     if (
         graph is not None
@@ -72,9 +82,9 @@ def open_bundle(
         options = replace(options, spinning=False)
     target = open_engine(manifest.target, root, options)
     if graph is None:
-        return LoadedBundle(manifest, root, target, None)
+        return target, None
     try:
-        return LoadedBundle(manifest, root, target, open_engine(graph, root, options))
+        return target, open_engine(graph, root, options)
     except BaseException:
         target.close()
         raise
@@ -86,8 +96,16 @@ class LoadedBundle:
     `new_session` may be called from any thread; each session belongs to one thread at a time.
     """
 
-    def __init__(self, manifest: Manifest, root: Path, target: Engine, draft: Engine | None) -> None:
-        """Takes ownership of the engines; `draft` is None for kinds without a graph of their own."""
+    def __init__(
+        self,
+        manifest: Manifest,
+        root: Path,
+        target: Engine,
+        draft: Engine | None,
+        tokenizer: Future[TextCodec] | None = None,
+    ) -> None:
+        """Takes ownership of the engines; `draft` is None for kinds without a graph of their own, `tokenizer` where
+        nobody reads it yet."""
         self.manifest = manifest
         self.root = root
         self._target = target
@@ -95,10 +113,13 @@ class LoadedBundle:
         self._sessions: WeakSet[Session] = WeakSet()
         self._batches: WeakSet[Batch] = WeakSet()
         self._closed = False
+        self._tokenizer = tokenizer
 
     @cached_property
     def tokenizer(self) -> TextCodec | None:
         """Text in and out; None for a bundle without a tokenizer. Raises as `TextCodec.open`."""
+        if self._tokenizer is not None:
+            return self._tokenizer.result()
         spec = self.manifest.tokenizer
         return None if spec is None else TextCodec.open(self.root, spec)
 
@@ -212,6 +233,12 @@ class LoadedBundle:
         if not isinstance(spec, NoneDraft) and dynamic and self.manifest.adaptive is not None:
             draft = adaptive_draft(draft, self.manifest)
         return Session(target, adapt(draft), manifest=self.manifest, clock=clock)
+
+
+def _checked_manifest(root: Path) -> Manifest:
+    manifest = _parse_manifest(_read_manifest(root))
+    check_manifest(manifest)
+    return manifest
 
 
 def _read_manifest(root: Path) -> bytes:

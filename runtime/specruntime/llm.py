@@ -65,7 +65,7 @@ class _Served:
         for name in unknown:
             raise InvalidArgument(f"{name} is no option of LLM, {one_of(name, _OPTIONS)}")
         path = _bundle_path(model, speculative_config, dtype, max_model_len)
-        self._bundle = open_bundle(path, options=EngineOptions(threads, provider), verify=verify)
+        self._bundle = open_bundle(path, options=EngineOptions(threads, provider), verify=verify, text=True)
         try:
             slots = self._bundle.manifest.target.batch if max_num_seqs is None else max_num_seqs
             stepper = stepper_for(

@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from specruntime.cores import usable_cores
 from specruntime.manifest import GraphSpec, stated_threads
 
 _LIBRARIES = ("specexport", "specruntime", "onnxruntime", "torch", "transformers", "numpy")
@@ -22,11 +23,6 @@ def describe_machine(threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: found for name in _LIBRARIES if (found := _version(name)) is not None},
     }
-
-
-def usable_cores() -> int:
-    """Cores this process may run on, not the machine's."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_of(graph: GraphSpec, chosen: int | None) -> int:

@@ -17,7 +17,7 @@ def probe(bundle: Path, threads: int | None) -> dict[str, float]:
     from specruntime.check import prompt_ids
 
     marks.append(perf_counter())
-    with open_bundle(bundle, options=EngineOptions(threads=threads)) as opened:
+    with open_bundle(bundle, options=EngineOptions(threads=threads), text=True) as opened:
         marks.append(perf_counter())
         session = opened.new_session()
         marks.append(perf_counter())

@@ -24,7 +24,7 @@ class Replica:
     def __init__(self) -> None:
         threads = int(os.environ.get("SPECRUNTIME_THREADS", "0"))
         bundle = os.environ.get("SPECRUNTIME_BUNDLE") or Path(__file__).resolve().with_name("bundle")
-        self.bundle = open_bundle(bundle, options=EngineOptions(threads=threads or None))
+        self.bundle = open_bundle(bundle, options=EngineOptions(threads=threads or None), text=True)
         stepper = stepper_for(
             self.bundle,
             int(os.environ.get("SPECRUNTIME_SLOTS", "4")),

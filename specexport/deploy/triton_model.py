@@ -43,7 +43,7 @@ class TritonPythonModel:
         said = {name: entry["string_value"] for name, entry in parameters.items()}
         threads = int(said.get("threads", 0)) or None
         place = Path(args["model_repository"]) / args["model_version"] / "bundle"
-        self._bundle = open_bundle(place, options=EngineOptions(threads=threads))
+        self._bundle = open_bundle(place, options=EngineOptions(threads=threads), text=True)
         stepper = stepper_for(
             self._bundle, int(said["slots"]), prefix_caching=said.get("prefix_caching", "exact")
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexport.bench.machine import describe_machine, usable_cores
+from specexport.bench.machine import describe_machine
 from specexport.bench.prompts import BenchPrompt, encode_prompts
 from specexport.step_times import measure_step_times
 from specexport.trees import TimedTree
@@ -13,6 +13,7 @@ from specexport.tune.prediction import Prediction, bounded, predict, predict_tre
 from specexport.tune.probing import Advance, Probe, probe
 from specexport.tune.trials import ADAPTIVE, Trial, try_sizes
 from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.cores import usable_cores
 from specruntime.draft_spec import grows_trees
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument

@@ -41,7 +41,7 @@ with opened() as bundle:
             if stage in ("open", "copy"):
                 limited(room, opened).close()
             elif stage == "sessions":
-                limited(room, lambda: SessionStepper(bundle, 100)).close()
+                limited(room, lambda: SessionStepper(bundle, 400)).close()
             elif stage == "batches":
                 limited(room, lambda: BatchStepper(bundle, 60)).close()
             else:

@@ -55,7 +55,7 @@ def generate_command(
     params = sampling_params(**sampling)
     if compare:
         _require_equal_law(params)
-    with open_bundle(bundle, options=engine_options(threads)) as opened:
+    with open_bundle(bundle, options=engine_options(threads), text=True) as opened:
         if compare:
             _require_drafts(opened)
         codec = require_codec(opened)

@@ -119,7 +119,7 @@ def serve_command(
         ) from error
     keys = () if api_key_file is None else read_api_keys(api_key_file)
     options = EngineOptions(threads=threads, copy_weights=copy_weights)
-    with open_bundle(bundle, options=options) as opened:
+    with open_bundle(bundle, options=options, text=True) as opened:
         settings = Settings(
             model_name=model_name or opened.manifest.name,
             api_keys=keys,
