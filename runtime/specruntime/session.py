@@ -76,6 +76,11 @@ class Session:
         self._guard = Guard()
 
     @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds that its own work takes; in a batch without those in which it waits for others."""
+        return self._clock
+
+    @property
     def capacity(self) -> int:
         """Rows of the target's KV cache."""
         return self._feeder.capacity

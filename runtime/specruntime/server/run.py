@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from contextlib import suppress
 from logging import INFO
 from types import FrameType
 
@@ -59,10 +60,12 @@ class _Draining(uvicorn.Server):
         self._scheduler = scheduler
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        log("draining", INFO, signal=sig, **_counts(self._scheduler))
         self._scheduler.stop_accepting()
         self.force_exit = self.should_exit
         self.should_exit = True
+        # Last: where the signal came while a line was written, the log's stream takes no other and raises.
+        with suppress(RuntimeError):
+            log("draining", INFO, signal=sig, **_counts(self._scheduler))
 
 
 def _counts(scheduler: Scheduler) -> dict[str, int]:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from logging import INFO
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from specruntime.server.logs import log
 
@@ -46,9 +46,17 @@ class EventStream(Response):
             await self._events.aclose()  # type: ignore[attr-defined]  # a generator
 
     async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        """Waits for the client only when the iterator has begun: one that has not would not close what it holds."""
+        head: Message | None = {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": self.raw_headers,
+        }
         async for data in self._events:
             async with asyncio.timeout(self._write_seconds):
+                if head is not None:
+                    await send(head)
+                    head = None
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

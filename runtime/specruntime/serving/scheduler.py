@@ -139,13 +139,18 @@ class Scheduler:
         self.close()
 
     def _serve(self) -> None:
-        while self._await_work():
-            self._end_overdue()
-            self._admit()
-            self._step()
-        shut_down = Draining("the server was shut down before the answer ended")
-        self._end_active(shut_down)
-        self._end_waiting(shut_down)
+        reason: Exception = Draining("the server was shut down before the answer ended")
+        try:
+            while self._await_work():
+                self._end_overdue()
+                self._admit()
+                self._step()
+        except Exception as error:  # nobody would drive the stepper any more, and every request wait for ever
+            _LOG.exception("the scheduler failed; every answer ends and no new one is taken")
+            self.stop_accepting()
+            reason = error
+        self._end_active(reason)
+        self._end_waiting(reason)
 
     def _await_work(self) -> bool:
         with self._changed:
@@ -186,7 +191,7 @@ class Scheduler:
     def _chosen(self, work: Work) -> int:
         """The free slot that suits the work; any does where the choice fails, for want of memory say."""
         try:
-            return self._stepper.choose(self._free, work)
+            return self._free[self._free.index(self._stepper.choose(self._free, work))]
         except Exception:
             _LOG.exception("no slot could be preferred; the first is taken")
             return self._free[0]
@@ -200,6 +205,7 @@ class Scheduler:
                 self._report(turn)
         except Exception as error:  # not one slot's failure: nobody can say which answers are still sound
             _LOG.exception("a step failed as a whole; every answer in progress ends")
+            self.totals.slot_failures += len(self._active)
             self._end_active(error)
         self._end_without_slots()
 

@@ -7,7 +7,6 @@ the round's token back. That leaves the piece's last token outside the cache, wh
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -239,11 +238,11 @@ class Slot:
 
     def turn(self, chunk: int, answer: Callable[[Session, SamplingParams], Answer]) -> Turn:
         """A chunk of the prompt or a round; never raises but for an interrupt."""
-        started = perf_counter()
+        started = self.session.clock()
         cached, self._cached = self._cached, 0
         try:
             if self._feed(chunk):
-                seconds = Seconds(prefill=perf_counter() - started)
+                seconds = Seconds(prefill=self.session.clock() - started)
                 return Turn(self.number, cached=cached, seconds=seconds)
             return self._round(started, answer, cached)
         except Exception as error:
@@ -279,7 +278,7 @@ class Slot:
         round = self.session.round()
         drafted, verified, accepted = (_phases(self.session.stats) - before).tolist()
         delta = self._answer.deliver(round)
-        total = perf_counter() - started
+        total = self.session.clock() - started
         seconds = (
             Seconds(prefill=total)
             if first

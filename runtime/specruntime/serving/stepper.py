@@ -27,7 +27,10 @@ class Work:
 
 @dataclass(slots=True)
 class Seconds:
-    """Where the time of one turn went, by phase; `prefill` is the whole turn of a prompt."""
+    """Where the time of one turn went, by phase; `prefill` is the whole turn of a prompt.
+
+    Of a launch that turns share each has the whole time, of waiting for each other none.
+    """
 
     prefill: float = 0.0
     draft: float = 0.0

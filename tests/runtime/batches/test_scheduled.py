@@ -1,5 +1,6 @@
 """A scheduler over batches: who fails, leaves or brings a long prompt changes nothing for those beside it."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 
 from specruntime import EngineFailed, SamplingParams, complete
 from specruntime.bundle import LoadedBundle
+from specruntime.drafts import Proposal
 from specruntime.serving import BatchStepper, Cancelled, Delivery, Scheduler, Stream, Work
+from specruntime.serving.draft_switch import DraftSwitch
 from tests.runtime.scripted_bundle import scripted_bundle
 from tests.runtime.scripted_engine import Language
 from tests.runtime.stacked_batch import StackedBatch
@@ -74,6 +77,26 @@ def test_a_launch_that_fails_in_mid_round_ends_its_answers_and_the_slots_heal(bu
         assert [tokens_of(list(stream)) for stream in again] == expected
         assert scheduler.occupancy().slots == LANES
     assert scheduler.totals.slot_failures == ended.count(None)
+
+
+def test_time_in_which_a_row_waits_for_others_is_no_phase_of_it(
+    bundle: LoadedBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    propose = DraftSwitch.propose
+
+    def slow(*given: Any) -> Proposal:
+        time.sleep(0.005)
+        return propose(*given)
+
+    monkeypatch.setattr(DraftSwitch, "propose", slow)
+    started = time.perf_counter()
+    with Scheduler(BatchStepper(bundle, LANES, speculate_up_to=LANES)) as scheduler:
+        streams = [Stream(scheduler, work(prompt)) for prompt in PROMPTS]
+        assert all(list(stream)[-1].last for stream in streams)
+    spent = scheduler.totals.seconds
+    assert spent.draft > 0.1
+    assert spent.draft + spent.prefill < time.perf_counter() - started
+    assert spent.other < 0.2 * spent.draft, "the drafts of three neighbours"
 
 
 def test_a_row_that_is_cancelled_frees_its_slot_and_changes_no_neighbour(bundle: LoadedBundle) -> None:

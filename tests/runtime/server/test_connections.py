@@ -1,15 +1,25 @@
 """No connection is kept for a client that sends nothing, does not end what it began, or does not read."""
 
+import asyncio
 import json
+import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from starlette.applications import Starlette
 
 from specruntime.cli.serve import serve_command
+from specruntime.server.connections import server_config
+from specruntime.server.run import _Draining
+from specruntime.server.settings import Settings
+from specruntime.server.sse import EventStream
+from specruntime.serving import Scheduler, stepper_for
+from tests.runtime.scripted_bundle import scripted_bundle
 from tests.runtime.server.conftest import Running, Serve, wait_for
 from tests.runtime.server.http import ask, completion, request_bytes
 from tests.runtime.server.test_limits import pause
@@ -144,6 +154,49 @@ def established(server: Running) -> int:
     with open("/proc/net/tcp") as table:  # noqa: PTH123 - a file of the kernel
         rows = [line.split() for line in table.readlines()[1:]]
     return sum(row[1].endswith(port) and row[3] in ("01", "08") and row[9] != "0" for row in rows)
+
+
+def test_a_stream_whose_head_cannot_be_sent_ends_its_answer() -> None:
+    """The client has not read what it got before, so that not even the status can be written."""
+    ended: list[bool] = []
+
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            yield b"data: 1\n\n"
+        finally:
+            ended.append(True)
+
+    async def never(*_: object) -> Any:
+        await asyncio.Event().wait()
+
+    async def stream() -> None:
+        await asyncio.wait_for(EventStream(events(), 0.1)({"type": "http"}, never, never), 5)
+
+    asyncio.run(stream())
+    assert ended == [True]
+
+
+def test_a_signal_that_cannot_be_logged_is_obeyed(
+    scripted: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal may come while the stream of the log is written, which takes no second line then."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("reentrant call inside a buffered writer")
+
+    server = _Draining(server_config(Starlette(), Settings("m"), 1), scripted)
+    monkeypatch.setattr("specruntime.server.run.log", broken)
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit and not server.force_exit and not scripted.accepting
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.force_exit
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scheduler]:
+    bundle, _ = scripted_bundle()
+    with Scheduler(stepper_for(bundle, 1)) as scheduler:
+        yield scheduler
 
 
 def test_the_limits_are_options() -> None:

@@ -1,6 +1,6 @@
 """What fails ends the answers it touches and no other, and its slot heals or is given up."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -9,6 +9,8 @@ from specruntime.bundle import LoadedBundle
 from specruntime.serving import (
     BatchStepper,
     Draining,
+    Event,
+    Failure,
     Scheduler,
     SessionStepper,
     Stream,
@@ -104,17 +106,45 @@ def test_a_step_that_fails_as_a_whole_ends_every_answer_and_the_scheduler_lives(
         with pytest.raises(RuntimeError, match="a defect"):
             list(Stream(scheduler, work()))
         assert list(Stream(scheduler, work()))[-1].last
+    assert scheduler.totals.slot_failures == 1
 
 
-def test_a_choice_of_slots_that_fails_costs_no_answer(
+def test_a_defect_of_the_scheduler_ends_every_answer_and_leaves_nobody_waiting(
     scripted: tuple[LoadedBundle, ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, engine = scripted
+    gate = Gate(engine)
+    heard: list[Event] = []
+    with Scheduler(SessionStepper(bundle, 1)) as scheduler:
+        scheduler.submit(work(), heard.append)
+        wait_for(lambda: gate.runs > 0)
+        scheduler.submit(work(), heard.append)
+
+        def broken() -> None:
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(scheduler, "_end_overdue", broken)
+        gate.open()
+        wait_for(lambda: sum(event.last for event in heard) == 2)
+        assert all("a defect" in str(event.error) for event in heard if isinstance(event, Failure))
+        assert isinstance(heard[-1], Failure)
+        assert not scheduler.accepting and scheduler.occupancy().active == 0
+        with pytest.raises(Draining):
+            Stream(scheduler, work())
+
+
+def no_memory(free: object, asked: object) -> int:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("broken", [no_memory, lambda free, asked: 99])
+def test_a_choice_of_slots_that_fails_costs_no_answer(
+    scripted: tuple[LoadedBundle, ScriptedEngine],
+    monkeypatch: pytest.MonkeyPatch,
+    broken: Callable[[object, object], int],
 ) -> None:
     bundle, _ = scripted
     stepper = SessionStepper(bundle, 2)
-
-    def broken(free: object, asked: object) -> int:
-        raise MemoryError
-
     monkeypatch.setattr(stepper, "choose", broken)
     with Scheduler(stepper) as scheduler:
         for _ in range(2):
