@@ -7,6 +7,7 @@ from typing import Any
 
 Report = dict[str, Any]
 _FIRST_PROMPTS = 6
+_REFERENCE = "transformers fp32 plain"
 
 
 def speeds(report: Report) -> dict[str, dict[str, list[float]]]:
@@ -36,14 +37,38 @@ def first_ms(report: Report, system: str) -> float:
 
 def agreement(report: Report, system: str) -> str:
     """Of the prompts, how many this system answers with the tokens of the same system's plain mode."""
-    answers = {(r["system"], r["prompt"]): r["tokens"] for r in report["records"] if "error" not in r}
-    plain = system.rsplit(" ", 1)[0] + " plain"
-    pairs = [
-        (tokens, answers[plain, prompt])
-        for (name, prompt), tokens in answers.items()
-        if name == system and (plain, prompt) in answers
-    ]
+    pairs = _pairs(report, system, system.rsplit(" ", 1)[0] + " plain")
     return f"{sum(a == b for a, b in pairs)} of {len(pairs)}" if pairs else "-"
+
+
+def kept(report: Report, system: str) -> str:
+    """Of the tokens that the fp32 checkpoint answers in transformers, how many come before this system parts from them.
+
+    A percentage over all prompts, and the number of answers that are the same to the end.
+    """
+    pairs = _pairs(report, system, _REFERENCE)
+    if not pairs:
+        return "-"
+    common = sum(_common(found, wanted) for found, wanted in pairs)
+    share = 100 * common / sum(len(wanted) for _, wanted in pairs)
+    return f"{share:.0f} %, {sum(a == b for a, b in pairs)} of {len(pairs)}"
+
+
+def _common(found: list[int], wanted: list[int]) -> int:
+    return next(
+        (i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b),
+        min(len(found), len(wanted)),
+    )
+
+
+def _pairs(report: Report, system: str, reference: str) -> list[tuple[list[int], list[int]]]:
+    """By prompt: the system's answer and the reference's."""
+    answers = {(r["system"], r["prompt"]): r["tokens"] for r in report["records"] if "error" not in r}
+    return [
+        (tokens, answers[reference, prompt])
+        for (name, prompt), tokens in answers.items()
+        if name == system and (reference, prompt) in answers
+    ]
 
 
 def render(report: Report) -> str:
@@ -56,14 +81,15 @@ def render(report: Report) -> str:
         f"{settings['max_new_tokens']} new tokens, greedy, medians of {settings['repeat']}; tokens per second with the "
         f"prefill included, geometric mean over {len(report['categories'])} prompts.",
         "",
-        f"| system | ttft ms | {' | '.join(shown)} | geomean | spread % | same tokens as its plain mode |",
-        f"|---|{'---|' * (len(shown) + 4)}",
+        f"| system | ttft ms | {' | '.join(shown)} | geomean | spread % | same answers as its plain mode "
+        "| tokens before it parts from the fp32 checkpoint, same answers |",
+        f"|---|{'---|' * (len(shown) + 5)}",
     ]
     for system, by_prompt in found.items():
         cells = [f"{median(by_prompt[p]):.1f}" if p in by_prompt else "-" for p in shown]
         lines.append(
             f"| {system} | {first_ms(report, system):.0f} | {' | '.join(cells)} | **{geomean(by_prompt):.1f}** | "
-            f"{spread(by_prompt):.0f} | {agreement(report, system)} |"
+            f"{spread(by_prompt):.0f} | {agreement(report, system)} | {kept(report, system)} |"
         )
     versions = {name: v for each in report["versions"].values() for name, v in each.items()}
     lines += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."]
