@@ -15,10 +15,13 @@ from specruntime.bundle import LoadedBundle
 from specruntime.flat.handles import HANDLES
 from specruntime.flat.records import SessionRecord
 from specruntime.manifest import DraftSpec, GraphSpec, NgramDraft
+from specruntime.params import SamplingParams
 from tests.runtime.scripted_engine import Language, ScriptedContext, scripted_manifest, target_spec
 from tests.runtime.stacked_batch import StackedBatch
 
 NGRAM = NgramDraft(k=4, max_n=3, min_n=1)
+PROMPT = [5, 9, 2, 40, 7]
+GREEDY = SamplingParams()
 
 
 def one(dtype: type[np.generic] = np.int64) -> NDArray[Any]:

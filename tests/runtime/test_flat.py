@@ -31,11 +31,6 @@ from tests.runtime.scripted_engine import VOCAB, clean_logits, reference_decode
 PROMPT = [5, 9, 2, 40, 7, 5, 9]
 
 
-@pytest.fixture
-def caller(monkeypatch: pytest.MonkeyPatch) -> Caller:
-    return Caller(monkeypatch)
-
-
 def expected(caller: Caller, count: int, params: SamplingParams | None = None) -> list[int]:
     return reference_decode(caller.language, PROMPT, count, params or SamplingParams())
 

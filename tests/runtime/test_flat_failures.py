@@ -9,9 +9,10 @@ import pytest
 from specruntime import flat
 from specruntime.abi import SessionState, Status
 from specruntime.abi.structs import PARAMS
-from specruntime.params import SamplingParams
 from specruntime.session import Session
 from tests.runtime.flat_calls import (
+    GREEDY,
+    PROMPT,
     Caller,
     begin_arguments,
     call,
@@ -24,14 +25,6 @@ from tests.runtime.flat_calls import (
     succeed,
 )
 from tests.runtime.scripted_engine import VOCAB, reference_decode
-
-PROMPT = [5, 9, 2, 40, 7]
-GREEDY = SamplingParams()
-
-
-@pytest.fixture
-def caller(monkeypatch: pytest.MonkeyPatch) -> Caller:
-    return Caller(monkeypatch)
 
 
 def test_a_ban_on_every_token_leaves_a_session_without_a_draft_model_as_it_was(caller: Caller) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from specruntime import flat
 from specruntime.abi import Status
-from specruntime.params import SamplingParams
 from tests.runtime.flat_calls import (
+    GREEDY,
+    PROMPT,
     Caller,
     begin_arguments,
     call,
@@ -20,14 +21,6 @@ from tests.runtime.flat_calls import (
     succeed,
 )
 from tests.runtime.scripted_engine import VOCAB, reference_decode
-
-PROMPT = [5, 9, 2, 40, 7]
-GREEDY = SamplingParams()
-
-
-@pytest.fixture
-def caller(monkeypatch: pytest.MonkeyPatch) -> Caller:
-    return Caller(monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,7 @@ import pytest
 from specruntime import CapacityExceeded, EmptyPrompt, InvalidArgument, SamplingParams
 from specruntime.bundle import LoadedBundle
 from specruntime.manifest import ModelDraft
-from specruntime.serving import (
-    Scheduler,
-    SessionStepper,
-    Work,
-    collect,
-)
+from specruntime.serving import Scheduler, SessionStepper, Work, collect
 from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
 from tests.runtime.scripted_engine import VOCAB, Language, draft_spec
 from tests.runtime.serving.scripted_work import PROMPT, alone, prompts, tokens_of, work

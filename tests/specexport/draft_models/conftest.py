@@ -1,5 +1,7 @@
 """A tiny target, and drafts of random weights for it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,6 +13,14 @@ from specexport.draft_models.random_drafts import random_eagle, random_medusa
 @pytest.fixture
 def target(tiny: Checkpoint) -> DraftTarget:
     return draft_target(tiny.model, name="tiny", vocab_size=tiny.vocab_size)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """An empty directory for a draft's files."""
+    directory = tmp_path / "draft"
+    directory.mkdir()
+    return directory
 
 
 @pytest.fixture
