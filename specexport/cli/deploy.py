@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 import click
 
 from specruntime.cli.bundle_options import bundle_argument, threads_option
-from specruntime.serving.prefixes import PREFIX_CACHING, PrefixCaching
+from specruntime.serving.prefixes import PREFIX_CACHING
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _COUNT = click.IntRange(min=1)
 
 
 def _instance_options(command: _F) -> _F:
-    """What every system's replica or instance takes."""
+    """BUNDLE, where to write, and under their names what `InstanceOptions` holds."""
     for option in (
         threads_option,
         click.option(
@@ -65,36 +65,22 @@ def deploy_command() -> None:
     help="Cores that a replica reserves.",
 )
 def ray_command(
-    bundle: Path,
-    output: Path,
-    slots: int,
-    queue: int,
-    prefix_caching: PrefixCaching,
-    threads: int | None,
-    min_replicas: int,
-    max_replicas: int,
-    cpus: float,
+    bundle: Path, output: Path, min_replicas: int, max_replicas: int, cpus: float, **instance: Any
 ) -> None:
     """A Ray Serve application over BUNDLE: the OpenAI-compatible server in replicas that follow the load."""
     from specexport.deploy.ray import RayOptions, write_ray
 
     if max_replicas < min_replicas:
         raise click.UsageError(f"--max-replicas is {max_replicas}, below --min-replicas, {min_replicas}.")
-    options = RayOptions(min_replicas, max_replicas, slots, queue, cpus, threads, prefix_caching)
+    options = RayOptions(min_replicas=min_replicas, max_replicas=max_replicas, cpus=cpus, **instance)
     click.echo(str(write_ray(bundle, output, options)))
 
 
 @deploy_command.command("triton")
 @_instance_options
-def triton_command(
-    bundle: Path,
-    output: Path,
-    slots: int,
-    queue: int,
-    prefix_caching: PrefixCaching,
-    threads: int | None,
-) -> None:
+def triton_command(bundle: Path, output: Path, **instance: Any) -> None:
     """A Triton model repository over BUNDLE: Python backend, one response a round."""
-    from specexport.deploy.triton import TritonOptions, write_triton
+    from specexport.deploy.instance import InstanceOptions
+    from specexport.deploy.triton import write_triton
 
-    click.echo(str(write_triton(bundle, output, TritonOptions(slots, queue, threads, prefix_caching))))
+    click.echo(str(write_triton(bundle, output, InstanceOptions(**instance))))

@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ from specexport.cli.telling import Occasionally, say
 
 if TYPE_CHECKING:
     from specexport.training.loop import Progress
+    from specexport.training.run import Order
 
 KINDS = ("medusa", "eagle3", "model")
 _SMALLEST_VOCABULARY = 16
@@ -72,11 +73,52 @@ def train_command(
     recipe: Path,
     kind: str,
     prompts: Path,
+    threads: int | None,
+    layers: tuple[int, ...] | None,
+    start: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Trains a draft for the target of RECIPE on the target's own answers to prompts, on the CPU.
+
+    An interrupted run continues from its last checkpoint (one every 10 minutes). The draft, its config and a model card
+    are written to OUT; a recipe names that directory as `draft.source`.
+    """
+    _refuse_layers(kind, layers, start)
+    from specexport.recipe import load_recipe
+
+    loaded = load_recipe(recipe)
+    from specexport.training.prompts_file import read_prompts
+
+    read_prompts(prompts)  # refused before the seconds that importing torch takes
+    import torch
+
+    from specexport.training.run import Reports, train_draft
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    order = _order(kind=kind, prompts=prompts, layers=layers, start=start, **asked)
+    acceptance = train_draft(loaded, order, Reports(say, Occasionally(say).count, _say_step))
+    _tell(order.out, acceptance, as_json)
+
+
+def _refuse_layers(kind: str, layers: tuple[int, ...] | None, start: Path | None) -> None:
+    if layers is not None and kind != "model":
+        raise click.UsageError(f"--layers: found with --kind {kind}, expected with --kind model only")
+    if layers is not None and start is not None:
+        raise click.UsageError(
+            "--layers: found with --start, whose draft has its layers; leave out one of them"
+        )
+
+
+def _order(
+    *,
+    kind: str,
+    prompts: Path,
     out: Path,
     work: Path | None,
     minutes: float | None,
     epochs: int,
-    threads: int | None,
     seed: int,
     depth: int | None,
     vocabulary: int | None,
@@ -86,34 +128,12 @@ def train_command(
     answer_tokens: int,
     start: Path | None,
     restart: bool,
-    as_json: bool,
-) -> None:
-    """Trains a draft for the target of RECIPE on the target's own answers to prompts, on the CPU.
-
-    An interrupted run continues from its last checkpoint (one every 10 minutes). The draft, its config and a model card
-    are written to OUT; a recipe names that directory as `draft.source`.
-    """
-    if layers is not None and kind != "model":
-        raise click.UsageError(f"--layers: found with --kind {kind}, expected with --kind model only")
-    if layers is not None and start is not None:
-        raise click.UsageError(
-            "--layers: found with --start, whose draft has its layers; leave out one of them"
-        )
-    from specexport.recipe import load_recipe
-
-    loaded = load_recipe(recipe)
-    from specexport.training.prompts_file import read_prompts
-
-    read_prompts(prompts)  # refused before the seconds that importing torch takes
-    import torch
-
+) -> "Order":
     from specexport.training.kinds import LEARNING_RATES, Shape
     from specexport.training.loop import Plan
-    from specexport.training.run import Order, Reports, train_draft
+    from specexport.training.run import Order
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    order = Order(
+    return Order(
         kind=kind,  # type: ignore[arg-type]  # click has checked it
         prompts=prompts,
         out=out,
@@ -125,7 +145,9 @@ def train_command(
         restart=restart,
         command=shlex.join(["specexport", *sys.argv[1:]]),
     )
-    acceptance = train_draft(loaded, order, Reports(say, Occasionally(say).count, _say_step))
+
+
+def _tell(out: Path, acceptance: list[float], as_json: bool) -> None:
     length = 1 + sum(acceptance)
     if as_json:
         click.echo(json.dumps({"draft": str(out), "acceptance": acceptance, "accepted_length": length}))

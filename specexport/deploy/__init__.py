@@ -4,8 +4,9 @@ Each holds the bundle, one Python file over specruntime, and that system's confi
 needed where they run; the files that are copied there (`ray_application`, `triton_model`) import nothing of it.
 """
 
+from specexport.deploy.instance import InstanceOptions
 from specexport.deploy.place import place_deployment
 from specexport.deploy.ray import RayOptions, write_ray
-from specexport.deploy.triton import TritonOptions, write_triton
+from specexport.deploy.triton import write_triton
 
-__all__ = ["RayOptions", "TritonOptions", "place_deployment", "write_ray", "write_triton"]
+__all__ = ["InstanceOptions", "RayOptions", "place_deployment", "write_ray", "write_triton"]

@@ -6,9 +6,9 @@ from shutil import copyfile
 
 import yaml
 
+from specexport.deploy.instance import InstanceOptions
 from specexport.deploy.place import copy_bundle, place_deployment
 from specruntime.manifest import Manifest
-from specruntime.serving import PrefixCaching
 
 APPLICATION = "specruntime_app"
 _README = """# {name} on Ray Serve
@@ -24,17 +24,13 @@ replica that answers.
 """
 
 
-@dataclass(frozen=True)
-class RayOptions:
-    """How many replicas, and what each of them takes."""
+@dataclass(frozen=True, kw_only=True)
+class RayOptions(InstanceOptions):
+    """How many replicas, and what each of them takes; `cpus` are reserved for it."""
 
     min_replicas: int = 1
     max_replicas: int = 4
-    slots: int = 4
-    queue: int = 64
     cpus: float = 1.0
-    threads: int | None = None
-    prefix_caching: PrefixCaching = "exact"
 
 
 def write_ray(bundle: Path, output: Path, options: RayOptions) -> Path:

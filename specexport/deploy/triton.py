@@ -1,12 +1,11 @@
 """A Triton model repository: the bundle behind Triton's Python backend, streaming by decoupled responses."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfile
 
+from specexport.deploy.instance import InstanceOptions
 from specexport.deploy.place import copy_bundle, place_deployment
 from specruntime.manifest import Manifest
-from specruntime.serving import PrefixCaching
 
 # name, Triton's type, dims, optional
 INPUTS = (
@@ -33,17 +32,7 @@ _README = """# {name} for Triton
 """
 
 
-@dataclass(frozen=True)
-class TritonOptions:
-    """What one instance of the model takes."""
-
-    slots: int = 4
-    queue: int = 64
-    threads: int | None = None
-    prefix_caching: PrefixCaching = "exact"
-
-
-def write_triton(bundle: Path, output: Path, options: TritonOptions) -> Path:
+def write_triton(bundle: Path, output: Path, options: InstanceOptions) -> Path:
     """Writes the repository to the new directory `output`; raises as `place_deployment`."""
 
     def fill(root: Path, manifest: Manifest) -> None:
@@ -57,7 +46,7 @@ def write_triton(bundle: Path, output: Path, options: TritonOptions) -> Path:
     return place_deployment(bundle, output, fill)
 
 
-def _config(name: str, options: TritonOptions) -> str:
+def _config(name: str, options: InstanceOptions) -> str:
     inputs = ",\n".join(
         f'  {{ name: "{tensor}" data_type: {kind} dims: [ {dims} ] optional: {str(optional).lower()} }}'
         for tensor, kind, dims, optional in INPUTS
