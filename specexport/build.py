@@ -19,10 +19,12 @@ from specexport.compiled_graph import CompiledGraph, check_parity, compile_graph
 from specexport.currency import build_key, default_output, is_current
 from specexport.fidelity import FidelityReport
 from specexport.fidelity_stage import check_fidelity, require_fidelity
+from specexport.packed_weights import pack_weights, require_processor
 from specexport.parity import ParityReport, require_parity
 from specexport.parity_draft import DraftParityReport, check_draft_parity, require_draft_parity
 from specexport.profile_times import measure_profile_times
 from specexport.recipe import EagleDraft, EngineWeights, MedusaDraft, Recipe
+from specexport.recipe_backends import packs_weights
 from specexport.recipe_checkpoints import Announce, RecipeCheckpoints, feature_draft_name
 from specexport.recipe_graphs import GraphRequest, candidates_of, graph_requests, with_named_outputs
 from specexport.tensorrt.journal import Progress
@@ -59,6 +61,8 @@ def build(
         check_machine(recipe.backend, recipe.stored_formats)
     if recipe.engine_weights is not None:
         require_modelopt(recipe.engine_weights)
+    if packs_weights(recipe.backend):
+        require_processor()
     announce("fetching the checkpoint")
     checkpoints = RecipeCheckpoints(recipe, announce)
     key = build_key(recipe, checkpoints.digests)
@@ -76,6 +80,12 @@ def build(
     with staged_bundle(output) as root:
         for name, graph in graphs.items():
             _copy_graph(graph, root / name)
+        if packs_weights(recipe.backend):
+            announce("packing the weights")
+            graphs = {
+                name: replace(graph, prepacked=pack_weights(graph.placed(name), root))
+                for name, graph in graphs.items()
+            }
         if (tokenizer := canonical["target"].tokenizer) is not None:
             copytree(tokenizer, root / "tokenizer")
         (root / RECIPE_NAME).write_text(_resolved(recipe))

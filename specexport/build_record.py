@@ -17,18 +17,20 @@ from specexport.profile_times import ProfileTimes
 from specexport.recipe import Recipe
 from specexport.tensorrt.compile import CompiledEngine
 from specexport.tokenizer_files import describe_tokenizer
-from specruntime.manifest import SCHEMA_VERSION, CheckPrompt, CheckSpec, GraphSpec, Manifest
+from specruntime.manifest import SCHEMA_VERSION, CheckPrompt, CheckSpec, GraphSpec, Manifest, PrepackedWeights
 
 
 @dataclass(frozen=True)
 class BuiltGraph:
     """A compiled graph past its parity check; `engine` is the compiler's report where one made an engine file,
-    `fidelity` what the weights' format costs where the recipe gives a text."""
+    `fidelity` what the weights' format costs where the recipe gives a text, `prepacked` its packed weights in the
+    bundle."""
 
     compiled: CompiledGraph
     parity: ParityReport | DraftParityReport
     engine: CompiledEngine | None = None
     fidelity: FidelityReport | None = None
+    prepacked: PrepackedWeights | None = None
 
     def placed(self, directory: str) -> GraphSpec:
         """The manifest's entry of the graph, its file in `directory` of the bundle."""
@@ -37,7 +39,12 @@ class BuiltGraph:
             p if p.file is None else p.model_copy(update={"file": f"{directory}/{p.file}"})
             for p in spec.profiles
         )
-        return spec.model_copy(update={"file": f"{directory}/{spec.file}", "profiles": profiles})
+        engine = spec.engine
+        if self.prepacked is not None:
+            engine = engine.model_copy(update={"prepacked": self.prepacked})
+        return spec.model_copy(
+            update={"file": f"{directory}/{spec.file}", "profiles": profiles, "engine": engine}
+        )
 
 
 def build_record(

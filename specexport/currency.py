@@ -8,8 +8,10 @@ from pathlib import Path
 from specexport.bundle_writer import BUILD_RECORD_NAME
 from specexport.digests import code_digest
 from specexport.recipe import Recipe
+from specexport.recipe_backends import packs_weights
 from specexport.sources.cache import text_sha256
 from specruntime.bundle import load_manifest
+from specruntime.engines.prepacked import architecture, processor_features
 from specruntime.errors import SpecError
 
 LIBRARIES = (
@@ -31,12 +33,14 @@ def default_output(recipe: Recipe) -> Path:
 
 
 def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
-    """Of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and libraries."""
+    """Of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and libraries, and the
+    processor where weights are packed for it."""
     backend = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}.get(recipe.backend.kind)
     quantiser = ["nvidia-modelopt"] if recipe.engine_weights is not None else []
     named = (*LIBRARIES, *([backend] if backend else []), *quantiser)
     libraries = [f"{name} {_version(name)}" for name in named]
-    parts = [recipe.model_dump_json(), code_digest("**/*.py"), *digests.values(), *libraries]
+    processor = [architecture(), *(processor_features() or ())] if packs_weights(recipe.backend) else []
+    parts = [recipe.model_dump_json(), code_digest("**/*.py"), *digests.values(), *libraries, *processor]
     return text_sha256("|".join(parts))
 
 

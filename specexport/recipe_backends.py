@@ -1,8 +1,8 @@
 """The part of a recipe that says what runs the graphs: one class per kind of backend."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from specexport.recipe_sources import Closed
 from specexport.tensorrt.options import TensorRTBackend
@@ -18,6 +18,18 @@ class OnnxRuntimeBackend(Closed):
     provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
     threads: Threads | None = None
     """Threads of one engine call; the number of cores where it is not given."""
+    prepacked: bool = False
+    """Saves the weights as the CPU's kernels want them beside the plain ones: processes on a host share them, and
+    bundles open faster on a processor and library like those of the build; the weights file doubles."""
+
+    @model_validator(mode="after")
+    def _check_prepacked(self) -> Self:
+        if self.prepacked and self.provider != "cpu":
+            raise ValueError(
+                f"prepacked: found true with provider {self.provider}, expected provider cpu: only its kernels pack "
+                "weights"
+            )
+        return self
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
@@ -31,3 +43,8 @@ class OnnxRuntimeBackend(Closed):
 
 
 Backend = Annotated[OnnxRuntimeBackend | TensorRTBackend, Field(discriminator="kind")]
+
+
+def packs_weights(backend: Backend) -> bool:
+    """Whether the backend's kernels get their weights packed at build."""
+    return isinstance(backend, OnnxRuntimeBackend) and backend.prepacked

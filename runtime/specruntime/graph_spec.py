@@ -60,11 +60,27 @@ class Profile(Closed):
         return self.rows == 1 and self.width >= PROMPT_WIDTH
 
 
+class PrepackedWeights(Closed):
+    """Weights in the layout of ONNX Runtime's CPU kernels, saved at build behind the plain ones, in the same file.
+
+    `file` is the optimised graph that names both, beside the graph's own. It is for hosts with this `version` of the
+    library, this `architecture` and exactly these processor `features`; others load the graph's own file and pack.
+    """
+
+    file: RelativePath
+    version: Version
+    architecture: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{1,20}$")]
+    features: Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,20}$")], ...], Field(max_length=64)]
+    bytes: Annotated[int, Field(ge=1, le=2**63 - 1)]
+    """By which the weights file is longer than the plain weights."""
+
+
 class OnnxRuntimeEngine(Closed):
     kind: Literal["onnxruntime"] = "onnxruntime"
     provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
     minimum_version: Version
     threads: Threads | None = None
+    prepacked: PrepackedWeights | None = None
 
 
 EngineSpec = Annotated[OnnxRuntimeEngine | TensorRTEngine, Field(discriminator="kind")]
@@ -106,6 +122,11 @@ class GraphSpec(Closed):
     def profile(self, name: str) -> Profile:
         """The profile called `name`; KeyError when the graph has none."""
         return next(p for p in self.profiles if p.name == name)
+
+
+def prepacked_of(graph: GraphSpec) -> PrepackedWeights | None:
+    """The packed weights that were saved with the graph."""
+    return graph.engine.prepacked if isinstance(graph.engine, OnnxRuntimeEngine) else None
 
 
 def stated_threads(graph: GraphSpec) -> int | None:

@@ -29,9 +29,11 @@ from specruntime.graph_spec import (
     EngineSpec,
     GraphSpec,
     OnnxRuntimeEngine,
+    PrepackedWeights,
     Profile,
     RelativePath,
     TensorSpec,
+    prepacked_of,
     stated_threads,
 )
 from specruntime.schema_numbers import MAX_FILES, MAX_PROFILES, Index, Size
@@ -58,6 +60,7 @@ __all__ = [
     "NgramDraft",
     "NoneDraft",
     "OnnxRuntimeEngine",
+    "PrepackedWeights",
     "Profile",
     "RelativePath",
     "Sha256",
@@ -65,6 +68,7 @@ __all__ = [
     "TokenizerSpec",
     "TreeSpec",
     "draft_graph",
+    "prepacked_of",
     "stated_threads",
 ]
 

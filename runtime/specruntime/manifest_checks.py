@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from specruntime.draft_checks import check_draft, contract_of
 from specruntime.graph_contracts import MODEL, TARGET, Contract
-from specruntime.manifest import GraphSpec, Manifest, Profile, draft_graph
+from specruntime.manifest import GraphSpec, Manifest, OnnxRuntimeEngine, Profile, draft_graph, prepacked_of
 from specruntime.tensor_checks import check_tensors, refuse
 from specruntime.tensorrt_spec import TensorRTEngine
 
@@ -34,6 +34,8 @@ def check_manifest(manifest: Manifest) -> None:
     for name in _files_used(manifest):
         if name not in manifest.files:
             refuse(f"{name!r} is used but has no entry under 'files', so its bytes cannot be checked")
+    for label, graph in (("target", target), *((("draft", draft),) if draft is not None else ())):
+        _check_packed_bytes(label, graph, manifest)
 
 
 def check_graph(label: str, graph: GraphSpec, contract: Contract) -> None:
@@ -50,6 +52,7 @@ def check_graph(label: str, graph: GraphSpec, contract: Contract) -> None:
     _unique(f"{label}.aliases", (pair.output for pair in graph.aliases))
     check_tensors(label, graph, contract)
     _check_profiles(label, graph, contract)
+    _check_prepacked(label, graph)
     if graph.vocab_size > graph.padded_vocab_size:
         refuse(
             f"{label}.vocab_size is {graph.vocab_size}, above {label}.padded_vocab_size "
@@ -94,6 +97,35 @@ def _check_outputs(label: str, graph: GraphSpec, profile: Profile) -> None:
         refuse(f"{label}: profile {profile.name!r} computes {odd[0]!r}, which is not an output of the graph")
 
 
+def _check_prepacked(label: str, graph: GraphSpec) -> None:
+    packed = prepacked_of(graph)
+    if packed is None:
+        return
+    assert isinstance(graph.engine, OnnxRuntimeEngine), "no other engine has packed weights"
+    if graph.engine.provider != "cpu":
+        refuse(
+            f"{label}.engine.prepacked: found with provider {graph.engine.provider}, expected provider cpu"
+        )
+    if PurePosixPath(packed.file).parent != PurePosixPath(graph.file).parent or packed.file == graph.file:
+        refuse(
+            f"{label}.engine.prepacked.file: found {packed.file!r}, expected another file beside {graph.file!r}, "
+            "whose weights it shares"
+        )
+
+
+def _check_packed_bytes(label: str, graph: GraphSpec, manifest: Manifest) -> None:
+    packed, directory = prepacked_of(graph), PurePosixPath(graph.file).parent
+    if packed is None:
+        return
+    beside = {name: file.bytes for name, file in manifest.files.items() if name != packed.file}
+    largest = max(size for name, size in beside.items() if directory in PurePosixPath(name).parents)
+    if packed.bytes >= largest:
+        refuse(
+            f"{label}.engine.prepacked.bytes: found {packed.bytes}, expected fewer than the weights file has: no file "
+            f"beside {graph.file!r} has more than {largest}"
+        )
+
+
 def _files_used(manifest: Manifest) -> Iterable[str]:
     yield from _graph_files(manifest.target)
     if (graph := draft_graph(manifest.draft)) is not None:
@@ -107,6 +139,8 @@ def _files_used(manifest: Manifest) -> Iterable[str]:
 def _graph_files(graph: GraphSpec) -> Iterable[str]:
     yield graph.file
     yield from (profile.file for profile in graph.profiles if profile.file is not None)
+    if (packed := prepacked_of(graph)) is not None:
+        yield packed.file
     if isinstance(graph.engine, TensorRTEngine) and graph.engine.stripped_weights_from is not None:
         yield (PurePosixPath(graph.file).parent / graph.engine.stripped_weights_from).as_posix()
 

@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from specruntime.build_record import EngineReport, GraphRecord, read_build_record
-from specruntime.manifest import GraphSpec, Manifest, draft_graph
+from specruntime.engines.prepacked import installed_version, unfit
+from specruntime.manifest import GraphSpec, Manifest, PrepackedWeights, draft_graph, prepacked_of
 from specruntime.tensor_checks import BYTES
 
 _MB = 1e6
@@ -21,11 +22,13 @@ def graphs_of(manifest: Manifest) -> dict[str, GraphSpec]:
 
 
 def weight_bytes(manifest: Manifest, graph: GraphSpec) -> int:
-    """Bytes of the files that lie beside the graph's own, its own included."""
+    """Bytes of the files that lie beside the graph's own, its own included. Packed weights that were saved with them
+    are left out: in memory they stand in the place of the plain ones."""
     directory = PurePosixPath(graph.file).parent
-    return sum(
-        record.bytes for name, record in manifest.files.items() if directory in PurePosixPath(name).parents
-    )
+    beside = {name: file for name, file in manifest.files.items() if directory in PurePosixPath(name).parents}
+    packed = prepacked_of(graph)
+    saved = 0 if packed is None else packed.bytes + beside[packed.file].bytes
+    return sum(record.bytes for record in beside.values()) - saved
 
 
 def cache_bytes(graph: GraphSpec) -> int:
@@ -73,12 +76,21 @@ def _describe(manifest: Manifest, graph: GraphSpec, built: GraphRecord) -> dict[
         "engine": graph.engine.model_dump(mode="json"),
         "profiles": [profile.model_dump() for profile in graph.profiles],
         "weights_mb": weight_bytes(manifest, graph) / _MB,
+        "prepacked": _describe_packed(prepacked_of(graph)),
         "kv_mb": cache_bytes(graph) / _MB,
         "step_ms": built.step_ms or {},
         "step_ms_reason": built.step_ms_reason,
         "engine_report": _describe_engine(built.engine.report if built.engine else None),
         "parity": built.parity.model_dump(exclude={"layer_difference"}) if built.parity else {},
     }
+
+
+def _describe_packed(packed: PrepackedWeights | None) -> dict[str, Any] | None:
+    """What they hold, and whether this host uses them; None where the bundle has none."""
+    if packed is None:
+        return None
+    reason = unfit(packed, installed_version())
+    return {"mb": packed.bytes / _MB, "used_here": reason is None, "reason": reason}
 
 
 def _describe_engine(report: EngineReport | None) -> dict[str, Any] | None:
@@ -130,6 +142,7 @@ def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:
         f"         {graph['layers']} layers, vocabulary {graph['vocab_size']}{padding}, capacity {graph['capacity']}, "
         f"batch {'/'.join(map(str, graph['batch_sizes']))}, {engine['kind']}",
         f"         weights {graph['weights_mb']:.1f} MB, KV cache {graph['kv_mb']:.1f} MB per session",
+        *_render_packed(graph["prepacked"]),
         "         widths " + ", ".join(f"{p['name']} {p['width']}" for p in graph["profiles"]),
     ]
     if graph["step_ms"]:
@@ -146,6 +159,13 @@ def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:
             + (", computed in float32" if parity.get("widened") else "")
         )
     return lines
+
+
+def _render_packed(packed: dict[str, Any] | None) -> list[str]:
+    if packed is None:
+        return []
+    use = "used here" if packed["used_here"] else f"packed again at open here: {packed['reason']}"
+    return [f"         packed weights {packed['mb']:.1f} MB on disk, {use}"]
 
 
 def _render_engine(report: dict[str, Any]) -> list[str]:

@@ -36,6 +36,18 @@ def _fuse(target: Document, k: int, profiles: int = 3) -> None:
     target["outputs"][1].update(shape=["B", 1, 128])
 
 
+def _pack(document: Document, **keys: object) -> Document:
+    packed = {
+        "file": "draft.onnx",
+        "version": "1.32.0",
+        "architecture": "x86_64",
+        "features": ["avx2"],
+        "bytes": 5,
+    }
+    document["target"]["engine"]["prepacked"] = packed | keys
+    return document
+
+
 CONTRADICTORY: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "alias of no input": (
         lambda d: d["target"]["aliases"][0].update(input="past_key.7"),
@@ -104,6 +116,31 @@ CONTRADICTORY: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "cache beyond any machine": (
         lambda d: [t.update(shape=["B", 2**31 - 1, 64, 2**31 - 1]) for t in _pair(d, 0)],
         ["past_key.0 takes", "bytes at its widest profile, expected at most 1099511627776"],
+    ),
+    "packed weights of a file that is not listed": (
+        lambda d: _pack(d, file="packed.onnx"),
+        ["'packed.onnx' is used but has no entry under 'files'"],
+    ),
+    "packed weights elsewhere": (
+        lambda d: _pack(d, file="weights/target.data"),
+        [
+            "target.engine.prepacked.file: found 'weights/target.data', expected another file beside 'target.onnx'"
+        ],
+    ),
+    "packed weights in the graph itself": (
+        lambda d: _pack(d, file="target.onnx"),
+        ["target.engine.prepacked.file: found 'target.onnx', expected another file beside 'target.onnx'"],
+    ),
+    "packed weights of a device": (
+        lambda d: (_pack(d), d["target"]["engine"].update(provider="cuda")),
+        ["target.engine.prepacked: found with provider cuda, expected provider cpu"],
+    ),
+    "packed weights beyond their file": (
+        lambda d: _pack(d, bytes=4096),
+        [
+            "target.engine.prepacked.bytes: found 4096, expected fewer",
+            "beside 'target.onnx' has more than 4096",
+        ],
     ),
     "a batch without its size": (
         lambda d: d["target"].update(batch=1000),

@@ -349,6 +349,23 @@ def test_pages_of_an_unmodified_weight_mapping_are_given_back(tmp_path: Path) ->
     assert dirty[0] == 7 and clean[0] == 0
 
 
+def test_pages_of_packed_weights_stay(tmp_path: Path) -> None:
+    """They are what the kernels read, at the end of the file; the plain ones before them go."""
+    (tmp_path / "weights").write_bytes(bytes(8 << 20))
+    with (tmp_path / "weights").open("rb") as file:
+        plain, packed = (
+            mmap.mmap(file.fileno(), 4 << 20, mmap.MAP_PRIVATE, offset=at << 20) for at in (0, 4)
+        )
+    assert sum(plain[:: mmap.PAGESIZE]) == sum(packed[:: mmap.PAGESIZE]) == 0  # read every page
+    assert _resident_kib(tmp_path / "weights") == 8 << 10
+    release_mapped_pages(tmp_path, packed=4 << 20)
+    assert _resident_kib(tmp_path / "weights") == 4 << 10
+    (tmp_path / "weights").unlink()
+    release_mapped_pages(tmp_path, packed=4 << 20)  # a bundle that was replaced while it opened
+    plain.close()
+    packed.close()
+
+
 def _resident_kib(path: Path) -> int:
     total, inside = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():

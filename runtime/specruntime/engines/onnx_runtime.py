@@ -25,6 +25,7 @@ from specruntime.engines.onnx_buffers import (
 )
 from specruntime.engines.onnx_memory import GrownMemory
 from specruntime.engines.onnx_signature import check_signature
+from specruntime.engines.prepacked import choose
 from specruntime.engines.tensor_layout import no_logits
 from specruntime.engines.weight_pages import release_mapped_pages
 from specruntime.errors import (
@@ -52,7 +53,9 @@ class OrtEngine:
         ort = _import_onnxruntime()
         _require_version(ort.__version__, entry.minimum_version, spec.file)
         self.spec = spec
-        providers = _providers(ort, options.provider or entry.provider)
+        provider = options.provider or entry.provider
+        providers = _providers(ort, provider)
+        packed = choose(entry.prepacked, ort.__version__, provider=provider, copied=options.copy_weights)
         self._sessions: dict[
             str, Any
         ] = {}  # by file: the graph's own, and paths that run without the rest of it
@@ -64,10 +67,16 @@ class OrtEngine:
             if file != spec.file:
                 # Packed copies of weights would be private to the session; unpacked they are the mapped file's pages.
                 settings.add_session_config_entry("session.disable_prepacking", "1")
-            self._sessions[file] = _load(ort, root / file, file, settings, providers, options.copy_weights)
+            loaded = file
+            if file == spec.file and packed is not None:  # a graph that was optimised at build
+                loaded = packed.file
+                settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            self._sessions[file] = _load(
+                ort, root / loaded, loaded, settings, providers, options.copy_weights
+            )
             check_signature(self._sessions[file], spec, file)
         self._grown = GrownMemory()
-        release_mapped_pages((root / spec.file).parent)
+        release_mapped_pages((root / spec.file).parent, packed.bytes if packed is not None else 0)
 
     def new_context(self) -> "OrtContext":
         if not self._sessions:

@@ -2,7 +2,8 @@
 
 ONNX Runtime maps a bundle's weight file and copies most tensors into its own packed layout. A tensor that is also read
 unpacked (a tied embedding) stays mapped as a whole, so a full extra copy of it counts as resident. The pages are clean
-and file-backed: dropped ones come back from the file when a row is looked up.
+and file-backed: dropped ones come back from the file when a row is looked up. Packed weights saved at the end of the
+file are what the kernels read: their pages stay.
 """
 
 import ctypes
@@ -21,18 +22,29 @@ class Mapping:
 
     start: int
     end: int
+    offset: int
     path: str
     modified: bool
 
+    def begins_in_last(self, count: int) -> bool:
+        """Whether it begins in the last `count` bytes of its file; not where the file is gone."""
+        try:
+            return count > 0 and self.offset >= Path(self.path).stat().st_size - count
+        except OSError:
+            return False
 
-def release_mapped_pages(directory: Path) -> None:
-    """Drops the resident pages of every unmodified mapping of a file under `directory`; on Linux, else nothing."""
+
+def release_mapped_pages(directory: Path, packed: int = 0) -> None:
+    """Drops the resident pages of every unmodified mapping of a file under `directory`; on Linux, else nothing.
+
+    Pages of mappings that begin in the last `packed` bytes of a file stay.
+    """
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
     prefix = f"{directory.resolve()}/"
     for mapping in list(file_mappings()):
-        if mapping.path.startswith(prefix) and not mapping.modified:
+        if mapping.path.startswith(prefix) and not mapping.modified and not mapping.begins_in_last(packed):
             size = ctypes.c_size_t(mapping.end - mapping.start)
             libc.madvise(ctypes.c_void_p(mapping.start), size, _MADV_DONTNEED)
 
@@ -46,4 +58,4 @@ def file_mappings() -> Iterator[Mapping]:
             found = fields
         elif fields[0] == "Anonymous:" and len(found) == 6:
             start, end = (int(edge, 16) for edge in found[0].split("-"))
-            yield Mapping(start, end, found[5], modified=int(fields[1]) > 0)
+            yield Mapping(start, end, int(found[2], 16), found[5], modified=int(fields[1]) > 0)
