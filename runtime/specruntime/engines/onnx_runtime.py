@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specruntime.cores import usable_cores
 from specruntime.engine import Context, Window
 from specruntime.engines import EngineOptions
 from specruntime.engines.onnx_batch import OrtBatch
@@ -50,7 +51,7 @@ class OrtEngine:
     def __init__(self, spec: GraphSpec, root: Path, options: EngineOptions) -> None:
         entry = spec.engine
         assert isinstance(entry, OnnxRuntimeEngine), "open_engine chooses the backend by the entry's kind"
-        ort = _import_onnxruntime()
+        ort = import_onnxruntime()
         _require_version(ort.__version__, entry.minimum_version, spec.file)
         self.spec = spec
         provider = options.provider or entry.provider
@@ -145,7 +146,7 @@ class OrtContext:
         self._slabs = []
 
 
-def _import_onnxruntime() -> Any:
+def import_onnxruntime() -> Any:
     # The library's wheels report usage unless told not to; whoever wants that sets the variable to 0.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
@@ -193,16 +194,11 @@ def _version_key(version: str) -> tuple[int, ...]:
 def _session_options(ort: Any, entry: OnnxRuntimeEngine, options: EngineOptions) -> Any:
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
-    settings.intra_op_num_threads = options.threads or entry.threads or _usable_cores()
+    settings.intra_op_num_threads = options.threads or entry.threads or usable_cores()
     settings.inter_op_num_threads = 1
     if not options.spinning:
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return settings
-
-
-def _usable_cores() -> int:
-    """Cores this process may run on, not the machine's."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _providers(ort: Any, provider: str) -> list[str]:
