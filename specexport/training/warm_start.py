@@ -62,7 +62,7 @@ def draft_layer(model: PreTrainedModel, target: DraftTarget) -> LlamaConfig:
     heads = int(config.num_attention_heads)
     return LlamaConfig(
         hidden_size=target.hidden_size,
-        intermediate_size=int(config.intermediate_size),
+        intermediate_size=int(getattr(config, "intermediate_size", None) or 4 * target.hidden_size),
         num_hidden_layers=1,
         num_attention_heads=heads,
         num_key_value_heads=heads,
@@ -75,14 +75,18 @@ def draft_layer(model: PreTrainedModel, target: DraftTarget) -> LlamaConfig:
 
 
 def _take_layer(draft: Eagle3Draft, model: PreTrainedModel) -> None:
+    """What the target's last layer has under the usual names; the rest begins at random, its norms at 1."""
     decoder = model.get_decoder()
-    layer, joined = decoder.layers[-1], draft.midlayer
-    copy_weight(decoder.norm, draft.norm)
-    copy_weight(layer.post_attention_layernorm, joined.post_attention_layernorm)
-    copy_weight(layer.input_layernorm, joined.hidden_norm)
+    layers, joined = getattr(decoder, "layers", None), draft.midlayer
+    copy_norm(getattr(decoder, "norm", None), draft.norm)
+    if layers is None:
+        return
+    layer = layers[-1]
+    copy_norm(getattr(layer, "post_attention_layernorm", None), joined.post_attention_layernorm)
+    copy_norm(getattr(layer, "input_layernorm", None), joined.hidden_norm)
+    mlp, attention = getattr(layer, "mlp", None), getattr(layer, "self_attn", None)
     for name in _MLP:
-        copy_weight(getattr(layer.mlp, name, None), getattr(joined.mlp, name))
-    attention = layer.self_attn
+        copy_weight(getattr(mlp, name, None), getattr(joined.mlp, name))
     copy_weight(getattr(attention, "o_proj", None), joined.self_attn.o_proj)
     size, width = draft.config.hidden_size, joined.self_attn.head_dim
     for name in ("q_proj", "k_proj", "v_proj"):
@@ -93,6 +97,19 @@ def _take_layer(draft: Eagle3Draft, model: PreTrainedModel) -> None:
         rows = source.weight.view(-1, width, size).repeat_interleave(repeats, dim=0).reshape(len(ours), size)
         ours[:, size:] = rows
         ours[:, :size].normal_(std=_EMBEDDING_SCALE * float(rows.std()))
+
+
+def copy_norm(source: nn.Module | None, ours: nn.Module) -> None:
+    """Takes what an RMS norm of our size multiplies with, in some models 1 more than its weight; no other norm."""
+    found, weight = getattr(source, "weight", None), ours.weight
+    assert isinstance(weight, Tensor)
+    if source is None or not isinstance(found, Tensor) or found.shape != weight.shape:
+        return
+    factors = source(torch.ones_like(found)[None])[0]
+    for taken in (found, found + 1):
+        if torch.allclose(factors, taken, rtol=1e-3, atol=1e-3):
+            weight.copy_(taken)
+            return
 
 
 def copy_weight(source: nn.Module | None, ours: nn.Module) -> None:

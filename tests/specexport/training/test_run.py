@@ -33,7 +33,7 @@ from specexport.training.medusa import MedusaTask, new_medusa
 from specexport.training.objective import Teacher, TeacherRows
 from specexport.training.prompts_file import append_prompts
 from specexport.training.run import ANSWERS, Order, Reports, train_draft
-from specexport.training.warm_start import change_vocabulary
+from specexport.training.warm_start import change_vocabulary, new_eagle3
 from tests.specexport.training.conftest import RECIPE
 
 Orders = Callable[[Kind], Order]
@@ -328,6 +328,46 @@ def test_a_target_that_changes_what_its_head_says_is_refused(
     with pytest.raises(TrainingRefused, match=rf"target \({architecture}\) that scales or caps its logits"):
         train_draft(load_recipe(path), order(kind), Reports())
     assert not order(kind).work.exists(), "before the hours that answers may take"
+
+
+OTHER_LAYERS = {  # sizes by the names that each has
+    "gpt2": "n_embd: 32, n_layer: 6, n_head: 4, n_positions: 512, initializer_range: 0.2",
+    "opt": "hidden_size: 32, word_embed_proj_dim: 32, ffn_dim: 64, num_hidden_layers: 6, num_attention_heads: 4, "
+    "max_position_embeddings: 512, init_std: 0.2",
+    "phi": "hidden_size: 32, intermediate_size: 64, num_hidden_layers: 6, num_attention_heads: 4, "
+    "max_position_embeddings: 512, initializer_range: 0.2",
+    "olmo2": "hidden_size: 32, intermediate_size: 64, num_hidden_layers: 6, num_attention_heads: 4, "
+    "max_position_embeddings: 512, initializer_range: 0.2",
+}
+
+
+@pytest.mark.parametrize("architecture", OTHER_LAYERS)
+def test_a_target_whose_layers_have_other_names_is_drafted_for(
+    architecture: str, cache: Path, order: Orders, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.yaml"
+    begin, end = RECIPE.index("sizes: {"), RECIPE.index("}", RECIPE.index("sizes: {"))
+    sizes = f"sizes: {{{OTHER_LAYERS[architecture]}, vocab_size: 272"
+    path.write_text((RECIPE[:begin] + sizes + RECIPE[end:]).replace("llama", architecture))
+    recipe = load_recipe(path)
+    wanted = dataclasses.replace(order("eagle3"), plan=Plan(1, 512, 1e-3))
+    assert len(train_draft(recipe, wanted, Reports())) == 3
+    load("eagle3", wanted.out, load_checkpoint(recipe.target, "fp32"))
+
+
+def test_a_draft_begins_with_what_the_targets_norms_multiply_with(
+    cache: Path, recipe: Recipe, tmp_path: Path
+) -> None:
+    path = tmp_path / "gemma.yaml"
+    path.write_text(RECIPE.replace("llama", "gemma3_text").replace("sizes: {", "sizes: {head_dim: 8, "))
+    for given, more in ((recipe, 0.0), (load_recipe(path), 1.0)):
+        checkpoint = load_checkpoint(given.target, "fp32")
+        side = draft_target(checkpoint.model, name="tiny", vocab_size=checkpoint.vocab_size)
+        norm = checkpoint.model.get_decoder().norm.weight
+        with torch.no_grad():
+            norm.copy_(torch.linspace(-0.5, 0.5, len(norm)))
+        draft = new_eagle3(checkpoint.model, side, (2, 3, 3), torch.arange(64))
+        torch.testing.assert_close(draft.norm.weight, norm + more)
 
 
 def test_a_teacher_says_what_a_head_with_a_bias_says() -> None:
