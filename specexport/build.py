@@ -3,6 +3,7 @@
 The order of stages and nothing else; each stage is a function of its own module.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile, copytree
@@ -26,7 +27,9 @@ from specexport.profile_times import measure_profile_times
 from specexport.recipe import EagleDraft, EngineWeights, MedusaDraft, Recipe
 from specexport.recipe_backends import packs_weights
 from specexport.recipe_checkpoints import Announce, RecipeCheckpoints, feature_draft_name
+from specexport.recipe_fitting import fit_capacity, fit_check
 from specexport.recipe_graphs import GraphRequest, candidates_of, graph_requests, with_named_outputs
+from specexport.recipe_naming import naming_source
 from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.machine import check_machine, require_modelopt
 from specexport.tensorrt.options import TensorRTBackend
@@ -48,10 +51,12 @@ def build(
     force: bool = False,
     announce: Announce = _silent,
     steps: Progress | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> Path:
     """Writes the bundle of `recipe` to `output` and returns its path; unchanged stages are taken from the cache.
 
     `announce` hears the name of each stage as it begins, `steps` how far an engine compiler is (phase, done, in all).
+    `digests`: `checkpoint_digests` of the recipe where the caller has them.
     Raises a `BuildError` that names cause and cure; the old bundle, if any, is untouched then. Where the machine cannot
     build what the recipe asks, `BackendMissing` or `BackendIncompatible` comes before any work.
     """
@@ -63,13 +68,14 @@ def build(
         require_modelopt(recipe.engine_weights)
     if packs_weights(recipe.backend):
         require_processor()
-    announce("fetching the checkpoint")
-    checkpoints = RecipeCheckpoints(recipe, announce)
+    checkpoints = RecipeCheckpoints(recipe, announce, digests)
     key = build_key(recipe, checkpoints.digests)
     if not force and is_current(output, key):
         announce("nothing changed")
         return output
+    recipe = fit_capacity(recipe)
     canonical = _export(recipe, checkpoints, force)
+    recipe = fit_check(recipe, canonical["target"])
     require_usable_prompts(recipe.check, canonical["target"])
     checkpoints.release()
     graphs = {
@@ -223,9 +229,10 @@ def _export_model(recipe: Recipe, checkpoints: RecipeCheckpoints, name: str, for
     key = canonical_key(
         checkpoints.digests[name], precision=recipe.precision, capacity=capacity, reference_tokens=tokens
     )
-    return export_canonical(
-        key, checkpoints.loader(name), capacity=capacity, reference_tokens=tokens, force=force
-    )
+    with naming_source(name):
+        return export_canonical(
+            key, checkpoints.loader(name), capacity=capacity, reference_tokens=tokens, force=force
+        )
 
 
 def _export_feature_draft(

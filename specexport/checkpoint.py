@@ -15,9 +15,10 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Pretrained
 from specexport.digests import source_digest
 from specexport.draft_models.pruned import load_pruned
 from specexport.draft_models.targets import draft_target
-from specexport.errors import CheckpointUnsupported
+from specexport.errors import CheckpointUnsupported, reason_of
 from specexport.quiet import quiet
 from specexport.recipe import ModelSource, NoiseSource, Precision, RandomSource
+from specexport.recipe_naming import naming_source
 from specexport.refusals import require_all_weights, require_causal, unsupported_config
 from specexport.sources import locate
 from specexport.sources.address import parse_address
@@ -57,7 +58,7 @@ def load_checkpoint(
 
     Raises `SourceError`, `CheckpointUnsupported`, or, for a draft, `TokenizerMismatch`.
     """
-    with quiet(), gguf_read_once():
+    with naming_source("target" if target is None else "draft"), quiet(), gguf_read_once():
         if isinstance(spec.source, str):
             loaded = _load_files(spec.source, spec, precision, target)
         elif isinstance(spec.source, RandomSource):
@@ -72,10 +73,33 @@ def load_checkpoint(
     return loaded
 
 
+def known_positions(spec: ModelSource) -> int | None:
+    """The positions that a checkpoint's config states, without loading weights; None where it states none of its own.
+
+    Raises as `load_checkpoint`.
+    """
+    if isinstance(spec.source, NoiseSource):
+        return None
+    if isinstance(spec.source, RandomSource):
+        from specexport.sources.random_model import random_config
+
+        return _positions(random_config(spec.source.random))
+    located = locate(parse_address(spec.source), spec.sha256)
+    if is_pruned(located.directory):
+        return None
+    with quiet(), gguf_read_once():
+        return _positions(_read_config(spec.source, located, spec.trust_remote_code))
+
+
+def _positions(config: PretrainedConfig) -> int | None:
+    limit = getattr(config, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
 def check_context(checkpoint: Checkpoint, capacity: int) -> None:
     """Raises `CheckpointUnsupported` when the model's positions end before the recipe's capacity."""
-    limit = getattr(checkpoint.config, "max_position_embeddings", None)
-    if isinstance(limit, int) and 0 < limit < capacity:
+    limit = _positions(checkpoint.config)
+    if limit is not None and limit < capacity:
         raise CheckpointUnsupported(
             f"capacity: found {capacity}, expected at most {limit}, the positions that {checkpoint.name} knows"
         )
@@ -110,9 +134,9 @@ def _load_pruned(source: str, located: Located, spec: ModelSource, target: Check
 
 def _make_random(source: RandomSource, spec: ModelSource, precision: Precision) -> Checkpoint:
     from specexport.sources.byte_tokenizer import TOKENIZER_SIZE, write_byte_tokenizer
-    from specexport.sources.random_model import random_config, random_model
+    from specexport.sources.random_model import random_config, random_model, random_name
 
-    name = f"random {source.random.architecture} (seed {source.random.seed})"
+    name = random_name(source.random)
     config = random_config(source.random)
     require_causal(name, config)
     model = random_model(config, source.random.seed)
@@ -161,9 +185,8 @@ def _read_weights(
             ignore_mismatched_sizes=True,  # they are refused below, by name and shape
         )
     except Exception as error:  # safetensors, gguf, torch and transformers each have their own
-        reason = " ".join(str(error).split())[:200]
         raise CheckpointUnsupported(
-            f"{source}: its weights cannot be loaded as {config.model_type}: {reason}"
+            f"{source}: its weights cannot be loaded as {config.model_type}: {reason_of(error)}"
         ) from None
     require_all_weights(source, config.model_type, report)
     loaded: PreTrainedModel = model.eval()
@@ -189,8 +212,7 @@ def _convert_tokenizer(source: str, located: Located, trust_remote_code: bool, d
             local_files_only=True,
         )
     except Exception as error:  # tokenizer backends raise anything, down to bare Exception
-        reason = " ".join(str(error).split())[:200]
-        raise CheckpointUnsupported(f"{source}: its tokenizer cannot be loaded: {reason}") from None
+        raise CheckpointUnsupported(f"{source}: its tokenizer cannot be loaded: {reason_of(error)}") from None
     if not getattr(tokenizer, "is_fast", False):
         raise CheckpointUnsupported(
             f"{source}: its tokenizer runs in Python only, expected one with a tokenizer.json"

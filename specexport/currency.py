@@ -40,7 +40,8 @@ def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
     named = (*LIBRARIES, *([backend] if backend else []), *quantiser)
     libraries = [f"{name} {_version(name)}" for name in named]
     processor = [architecture(), *(processor_features() or ())] if packs_weights(recipe.backend) else []
-    parts = [recipe.model_dump_json(), code_digest("**/*.py"), *digests.values(), *libraries, *processor]
+    written = [recipe.model_dump_json(), *recipe.left_to_checkpoint]
+    parts = [*written, code_digest("**/*.py"), *digests.values(), *libraries, *processor]
     return text_sha256("|".join(parts))
 
 

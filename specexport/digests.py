@@ -8,6 +8,7 @@ from pathlib import Path
 
 import specexport
 from specexport.recipe import EagleDraft, MedusaDraft, ModelDraft, ModelSource, NoiseSource, Recipe
+from specexport.recipe_naming import naming_source
 from specexport.sources import locate
 from specexport.sources.address import parse_address
 from specexport.sources.cache import text_sha256
@@ -35,11 +36,13 @@ def source_digest(spec: ModelSource, target_digest: str = "") -> str:
 
 def checkpoint_digests(recipe: Recipe) -> dict[str, str]:
     """`source_digest` of each checkpoint a recipe names: "target", and "draft" where another one drafts."""
-    digests = {"target": source_digest(recipe.target)}
-    if isinstance(recipe.draft, ModelDraft):
-        digests["draft"] = source_digest(recipe.draft, digests["target"])
-    if isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
-        digests["draft"] = feature_draft_digest(recipe.draft)
+    with naming_source("target"):
+        digests = {"target": source_digest(recipe.target)}
+    with naming_source("draft"):
+        if isinstance(recipe.draft, ModelDraft):
+            digests["draft"] = source_digest(recipe.draft, digests["target"])
+        if isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
+            digests["draft"] = feature_draft_digest(recipe.draft)
     return digests
 
 

@@ -15,6 +15,23 @@ Every message says what was found, what was expected and what to do, in one line
 
 from specruntime.errors import SpecError, Status
 
+_LONGEST_REASON = 300
+
+
+def reason_of(error: BaseException) -> str:
+    """What a library raised, as one line of bounded length."""
+    return shorten_reason(str(error)) or type(error).__name__
+
+
+def shorten_reason(words: str) -> str:
+    """`words` as one line: whole sentences where some fit, else whole words and an ellipsis."""
+    text = " ".join(words.split())
+    if len(text) <= _LONGEST_REASON:
+        return text
+    cut = text[:_LONGEST_REASON]
+    sentences, ends, _ = cut.rpartition(". ")
+    return f"{sentences}." if ends else f"{cut.rpartition(' ')[0] or cut} ..."
+
 
 class BuildError(SpecError):
     """Base of everything a recipe, a file or the network can cause while building."""

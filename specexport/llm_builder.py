@@ -17,8 +17,6 @@ from specexport.sources.cache import cache_directory, text_sha256
 from specruntime.closed_schema import one_of
 from specruntime.errors import InvalidArgument
 
-DEFAULT_CAPACITY = 2048
-PREFILL_CHUNK = 128
 _PRECISIONS = {
     "auto": "fp32", "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
 }  # fmt: skip
@@ -26,7 +24,6 @@ _METHODS = {
     "ngram": "ngram", "draft_model": "model", "eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa",
 }  # fmt: skip
 _KEYS = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
-_CHECK = "The quick brown fox jumps over the lazy dog. The quick brown fox"
 
 
 def build_for_llm(
@@ -58,15 +55,12 @@ def recipe_for(
     """The recipe of these options; raises as `build_for_llm`."""
     if dtype is not None and dtype not in _PRECISIONS:
         raise InvalidArgument(f"dtype is {dtype!r}, {one_of(str(dtype), _PRECISIONS)}")
-    capacity = DEFAULT_CAPACITY if max_model_len is None else max_model_len
     document = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name).lstrip("._-") or "model",
         "target": {"source": address_of(model)},
         "precision": _PRECISIONS[dtype or "auto"],
-        "capacity": capacity,
-        "prefill_chunk": max(1, min(PREFILL_CHUNK, capacity // 4)),
         "draft": _draft(speculative_config),
-        "check": {"prompts": [_CHECK], "max_new_tokens": 32},
+        **({} if max_model_len is None else {"capacity": max_model_len}),
     }
     try:
         return Recipe.model_validate(document, strict=False, context={"directory": Path.cwd()})

@@ -36,11 +36,13 @@ class SpecexportExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # o
         """Builds, prints the bundle's path, and exits 1 with one line for what a user can cause."""
         from specexport.build import build
         from specexport.recipe import load_recipe
+        from specexport.recipe_naming import naming_file
         from specruntime.errors import SpecError
 
         try:
             recipe = load_recipe(self.args.recipe)
-            output = build(recipe, self.args.output, force=self.args.force, announce=_announce)
+            with naming_file(self.args.recipe):
+                output = build(recipe, self.args.output, force=self.args.force, announce=_announce)
         except SpecError as error:
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(1) from None

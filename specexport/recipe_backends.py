@@ -16,7 +16,7 @@ class OnnxRuntimeBackend(Closed):
 
     kind: Literal["onnxruntime"]
     provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
-    threads: Threads | None = None
+    threads: Annotated[Threads | None, Field(examples=[2])] = None
     """Threads of one engine call; the number of cores where it is not given."""
     prepacked: bool = False
     """Saves the weights as the CPU's kernels want them beside the plain ones: processes on a host share them, and

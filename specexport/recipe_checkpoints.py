@@ -1,6 +1,6 @@
 """The checkpoints a recipe names: "target", and "draft" where another checkpoint drafts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from specexport.checkpoint import Checkpoint, load_checkpoint
 from specexport.digests import checkpoint_digests
@@ -17,6 +17,7 @@ from specexport.draft_models.random_drafts import random_eagle, random_medusa
 from specexport.recipe import EagleDraft as EagleRecipe
 from specexport.recipe import MedusaDraft as MedusaRecipe
 from specexport.recipe import ModelDraft, Recipe
+from specexport.recipe_naming import naming_source
 from specexport.sources.drafts import locate_draft
 
 Announce = Callable[[str], None]
@@ -29,11 +30,14 @@ class RecipeCheckpoints:
     Raises what `load_checkpoint`, `load_eagle`, `load_medusa` and `checkpoint_digests` raise.
     """
 
-    def __init__(self, recipe: Recipe, announce: Announce) -> None:
+    def __init__(self, recipe: Recipe, announce: Announce, digests: Mapping[str, str] | None = None) -> None:
+        """`digests`: `checkpoint_digests` of the recipe, where they are known; else the files are fetched here."""
         self._recipe = recipe
         self._announce = announce
         self._loaded: dict[str, Checkpoint] = {}
-        self.digests = checkpoint_digests(recipe)
+        if digests is None:
+            announce("fetching the checkpoint")
+        self.digests = checkpoint_digests(recipe) if digests is None else digests
 
     def loader(self, name: str) -> Callable[[], Checkpoint]:
         return lambda: self._load(name)
@@ -44,7 +48,8 @@ class RecipeCheckpoints:
         assert isinstance(draft, (EagleRecipe, MedusaRecipe)), "only these read features"
         side = draft_target(target.model, name=target.name, vocab_size=target.vocab_size)
         self._announce("loading the draft into PyTorch")
-        return _feature_draft(draft, side), side
+        with naming_source("draft"):
+            return _feature_draft(draft, side), side
 
     def release(self) -> None:
         """Frees the PyTorch weights."""

@@ -50,14 +50,14 @@ class ModelDraft(ModelSource, OwnGraph, Lengths):
     """A smaller checkpoint with the target's tokenizer."""
 
     kind: Literal["model"]
-    source: DraftSource
+    source: Annotated[DraftSource, Field(examples=["./my-draft"])]
     k: Drafted = 4
     """Tokens drafted per round."""
-    capacity: PositiveInt | None = None
+    capacity: Annotated[PositiveInt | None, Field(examples=[1024])] = None
     """KV rows of the draft's cache; the target's capacity where it is not given."""
     fused: bool = False
     """All k steps in one graph and one launch, always greedy; pays where a launch costs more than a step."""
-    stop_below: Share | None = None
+    stop_below: Annotated[Share | None, Field(examples=[0.3])] = None
     """Draft no further once the draft's own probability of its token falls below this."""
 
     @property
@@ -86,9 +86,11 @@ class LayerSkipDraft(Lengths):
     kind: Literal["layer_skip"]
     k: Drafted = 3
     """Tokens drafted per round."""
-    exit_after: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | None = None
+    exit_after: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | None = Field(None, examples=[8])
     """How many of the first layers draft: an early exit."""
-    layers: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MAX_LAYERS)] | None = None
+    layers: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MAX_LAYERS)] | None = Field(
+        None, examples=[[0, 1, 5]]
+    )
     """The layers that draft, ascending; in place of exit_after."""
 
     @property

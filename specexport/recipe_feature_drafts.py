@@ -18,7 +18,7 @@ class RandomEagle(Closed):
     """An EAGLE layer of random weights, as wide as the target, for tests."""
 
     seed: NonNegativeInt = 0
-    draft_vocab_size: PositiveInt | None = None
+    draft_vocab_size: PositiveInt | None = Field(None, examples=[8192])
     """EAGLE-3: tokens the draft knows; all of the target's where it is not given."""
 
 
@@ -65,9 +65,9 @@ class MedusaDraft(OwnGraph, Lengths):
     """Further LM heads on the target's last hidden state, one for each depth of a static tree."""
 
     kind: Literal["medusa"]
-    source: MedusaSource
+    source: Annotated[MedusaSource, Field(examples=["./my-draft"])]
     """The heads: ./directory, hub://org/name@revision, or a seed."""
-    k: Drafted | None = None
+    k: Drafted | None = Field(None, examples=[3])
     """Tokens drafted per round where they are a chain, one for each head."""
     tree: StaticTree | None = None
     """Tokens drafted per round where they are a tree."""
@@ -104,17 +104,18 @@ class EagleDraft(OwnGraph, Lengths):
     """One decoder layer on the target's features: a chain, a static tree, or one grown each round."""
 
     kind: Literal["eagle", "eagle3"]
-    source: EagleSource
+    source: Annotated[EagleSource, Field(examples=["./my-draft"])]
     """The draft: ./directory, hub://org/name@revision, or a seed."""
     tree: StaticTree | None = None
     """Tokens drafted per round where they are a tree of fixed shape."""
     dynamic_tree: DynamicTree | None = None
     """Tokens drafted per round where their tree follows the draft's probabilities."""
     k: Drafted | None = Field(
-        default_factory=lambda data: None if data["tree"] or data["dynamic_tree"] else _DEFAULT_K
+        default_factory=lambda data: None if data["tree"] or data["dynamic_tree"] else _DEFAULT_K,
+        examples=[_DEFAULT_K],
     )
     """Tokens drafted per round where they are a chain."""
-    stop_below: Share | None = None
+    stop_below: Share | None = Field(None, examples=[0.3])
     """Of a chain: draft no further once the draft's own probability of its token falls below this."""
 
     @property

@@ -29,7 +29,7 @@ class Closed(BaseModel):
 class RandomModel(Closed):
     """A model with random weights, for tests."""
 
-    architecture: str
+    architecture: Annotated[str, Field(examples=["llama"])]
     """A transformers model type of a decoder-only language model, for example llama."""
     sizes: dict[str, JsonValue] = Field(default_factory=dict)
     """Keys of that model type's config; the rest keep their defaults."""
@@ -45,7 +45,7 @@ class RandomSource(Closed):
 class Noise(Closed):
     """Gaussian noise on every weight."""
 
-    scale: Annotated[float, Field(ge=0)]
+    scale: Annotated[float, Field(ge=0, examples=[0.1])]
     """In units of each weight tensor's own standard deviation."""
     seed: NonNegativeInt = 0
 
@@ -81,7 +81,7 @@ DraftSource = Annotated[_Address | _Random | _Noise, Discriminator(_draft_form)]
 class ModelSource(Closed):
     """A checkpoint: ./directory, ./file.gguf, hub://org/name@revision, pypi://dist==version/file.gguf, or a seed."""
 
-    source: TargetSource | DraftSource
+    source: Annotated[TargetSource | DraftSource, Field(examples=["./my-model"])]
     """Local paths are taken from the recipe's own directory."""
     sha256: Sha256 | None = None
     """What a single .gguf file must hash to."""
@@ -102,4 +102,4 @@ class ModelSource(Closed):
 class Target(ModelSource):
     """The model whose output the bundle reproduces."""
 
-    source: TargetSource
+    source: Annotated[TargetSource, Field(examples=["./my-model"])]

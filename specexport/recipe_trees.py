@@ -22,7 +22,9 @@ Rates = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_len
 class SpelledTree(Closed):
     """Every node by its path."""
 
-    paths: Annotated[tuple[Path, ...], Field(min_length=1, max_length=MAX_TREE_NODES)]
+    paths: Annotated[
+        tuple[Path, ...], Field(min_length=1, max_length=MAX_TREE_NODES, examples=[[[0], [1], [0, 0]]])
+    ]
     """Per node: which candidate of the draft it is, 0 the most likely, at each depth from the last committed token."""
 
     @cached_property
@@ -42,11 +44,13 @@ class SpelledTree(Closed):
 class ComputedTree(Closed):
     """The tree of `nodes` nodes with the most expected tokens, by acceptance as `specexport tune` measures it."""
 
-    nodes: Nodes
+    nodes: Annotated[Nodes, Field(examples=[8])]
     """Most drafted tokens per round."""
-    depth: Depth
+    depth: Annotated[Depth, Field(examples=[3])]
     """Longest path."""
-    acceptance: Annotated[tuple[Rates, ...], Field(min_length=1, max_length=MAX_DEPTH)]
+    acceptance: Annotated[
+        tuple[Rates, ...], Field(min_length=1, max_length=MAX_DEPTH, examples=[[[0.6, 0.1], [0.4, 0.1]]])
+    ]
     """Per depth: how often the target takes the draft's candidate of each rank, the most likely first."""
 
     @cached_property
@@ -63,11 +67,11 @@ class ComputedTree(Closed):
 class DynamicTree(Closed):
     """A tree grown each round by the draft's own probabilities (EAGLE-2)."""
 
-    nodes: Nodes
+    nodes: Annotated[Nodes, Field(examples=[8])]
     """Drafted tokens per round: the most likely of all that were grown."""
-    depth: Depth
+    depth: Annotated[Depth, Field(examples=[3])]
     """Levels grown."""
-    branch: Annotated[int, Field(ge=1, le=_MAX_RANKS)]
+    branch: Annotated[int, Field(ge=1, le=_MAX_RANKS, examples=[4])]
     """Nodes of a level that are expanded, and candidates of each."""
 
     @model_validator(mode="after")

@@ -120,11 +120,11 @@ class Fidelity(RunningText):
     """What the weights' format may cost, on running text, against the checkpoint in `precision`. A limit that is not
     kept stops the build."""
 
-    top1_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
+    top1_agreement: Annotated[float, Field(gt=0, le=1)] | None = Field(None, examples=[0.95])
     """Least share of positions with the same most likely token."""
-    kl: Annotated[float, Field(gt=0)] | None = None
+    kl: Annotated[float, Field(gt=0)] | None = Field(None, examples=[0.02])
     """Largest mean KL divergence from the checkpoint's distribution, in nats per token."""
-    perplexity_ratio: Annotated[float, Field(gt=0)] | None = None
+    perplexity_ratio: Annotated[float, Field(gt=0)] | None = Field(None, examples=[1.05])
     """Largest perplexity, as a multiple of the checkpoint's own."""
 
 

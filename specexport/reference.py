@@ -15,7 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from specexport.build import RECIPE_NAME
 from specexport.checkpoint import Checkpoint, load_checkpoint
-from specexport.errors import SourceError
+from specexport.errors import SourceError, reason_of
 from specexport.export import freeze_rope
 from specexport.quiet import quiet
 from specexport.recipe import Recipe, load_recipe
@@ -85,9 +85,9 @@ class PytorchReference:
         try:
             self.answer(ids, SamplingParams(), max_new_tokens, mode)
         except Exception as error:  # torch.compile raises whatever its compiler stack raises
-            reason = " ".join(str(error).split())[:200]
             raise EngineFailed(
-                f"PyTorch cannot run as {mode} here: {reason}; install a C++ compiler, or measure without --pytorch"
+                f"PyTorch cannot run as {mode} here: {reason_of(error)}; install a C++ compiler, or measure without "
+                "--pytorch"
             ) from error
         self.answer(ids[: len(ids) // 2 + 1], SamplingParams(), min(8, max_new_tokens), mode)
 

@@ -5,32 +5,32 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from specexport.errors import CheckpointUnsupported
+from specexport.errors import CheckpointUnsupported, reason_of
 
+SUPPORTED = ("llama", "mistral", "qwen3", "gemma3_text", "phi3", "gpt_neox", "gpt2", "gpt_oss")
+"""Some of those that the tests hold to PyTorch, for messages."""
+_ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 _CAUSAL_CLASSES = ("ForCausalLM", "LMHeadModel", "LMHead")
 
 
 def unsupported_config(source: str, error: Exception) -> CheckpointUnsupported:
     """What transformers' complaint about a config means for the user."""
-    reason = " ".join(str(error).split())
-    if "trust_remote_code" in reason:
+    reason, told = reason_of(error), str(error)
+    if "trust_remote_code" in told:
         return CheckpointUnsupported(
             f"{source}: this checkpoint brings its own Python code; read it, then set trust_remote_code: true"
         )
-    if "model type" in reason or "architecture" in reason:
+    if "model type" in told or "architecture" in told:
         return CheckpointUnsupported(
-            f"{source}: transformers {version('transformers')} does not know this architecture: {reason[:160]}"
+            f"{source}: transformers {version('transformers')} does not know this architecture: {reason}"
         )
-    return CheckpointUnsupported(f"{source}: its config cannot be read: {reason[:200]}")
+    return CheckpointUnsupported(f"{source}: its config cannot be read: {reason}")
 
 
 def require_causal(source: str, config: PretrainedConfig) -> None:
     """Raises `CheckpointUnsupported` for what is not a decoder-only language model in plain weights."""
     kind = config.model_type
-    if getattr(config, "is_encoder_decoder", False):
-        raise CheckpointUnsupported(
-            f"{source}: {kind} is an encoder-decoder model, expected a decoder-only one"
-        )
+    _require_decoder(source, config)
     if getattr(config, "is_decoder", True) is False:
         raise CheckpointUnsupported(
             f"{source}: {kind} sees the text after a token too, expected a decoder-only model"
@@ -46,13 +46,52 @@ def require_causal(source: str, config: PretrainedConfig) -> None:
             f"{source}: holds a {classes[0]}, expected a causal language model (...ForCausalLM){hint}"
         )
     brings_own_class = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    if type(config) not in AutoModelForCausalLM._model_mapping and not brings_own_class:
-        raise CheckpointUnsupported(f"{source}: {kind} is not a causal language model in transformers")
+    if not brings_own_class:
+        require_known_class(source, config)
     quantization = getattr(config, "quantization_config", None) or {}
     method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
     if method not in (None, "gguf"):
         raise CheckpointUnsupported(
             f"{source}: weights are quantised with {method}, expected plain weights or GGUF"
+        )
+
+
+def require_known_class(source: str, config: PretrainedConfig) -> None:
+    """Raises `CheckpointUnsupported` for a model type that no sizes can help: it is no causal language model, or its
+    attention is out of reach."""
+    _require_decoder(source, config)
+    model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if model_class is None:
+        raise CheckpointUnsupported(
+            f"{source}: {config.model_type} is not a causal language model in transformers"
+        )
+    if not getattr(model_class, "_supports_attention_backend", False):
+        try:
+            require_attention(config, model_class)
+        except CheckpointUnsupported as error:
+            raise CheckpointUnsupported(f"{source}: {error}") from None
+
+
+def _require_decoder(source: str, config: PretrainedConfig) -> None:
+    if getattr(config, "is_encoder_decoder", False):
+        raise CheckpointUnsupported(
+            f"{source}: {config.model_type} is an encoder-decoder model, expected a decoder-only one"
+        )
+
+
+def require_attention(config: PretrainedConfig, model_class: object) -> None:
+    """Raises `CheckpointUnsupported` for layers that keep other state than a KV cache, and for attention that does
+    not go through transformers' attention interface."""
+    name = config.model_type
+    odd = sorted(set(getattr(config, "layer_types", None) or ()) - _ATTENTION_LAYERS)
+    if odd:
+        raise CheckpointUnsupported(
+            f"{name} has layers of kind {', '.join(odd)}; expected {', '.join(sorted(_ATTENTION_LAYERS))} only"
+        )
+    if not getattr(model_class, "_supports_attention_backend", False):
+        raise CheckpointUnsupported(
+            f"{name} computes attention without transformers' attention interface; expected an architecture that "
+            f"supports it, such as {', '.join(SUPPORTED)} (docs/architectures.md)"
         )
 
 

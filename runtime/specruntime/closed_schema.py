@@ -8,15 +8,16 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 Models = tuple[type[BaseModel], ...]
 Location = tuple[int | str, ...]
 Finding = Mapping[str, Any]  # what `ValidationError.errors` lists
 
-_TAG_KEYS = ("kind", "format")
+TAG_KEYS = ("kind", "format")
 _KEY = re.compile(r"[a-z_0-9.]+: ")
 _LONGEST_PATH = 200
 # Findings that say more than what a value should have been.
@@ -41,10 +42,10 @@ def describe_problem(error: ValidationError, root: type[BaseModel]) -> str:
     Where a value may be of several kinds, what is expected of each.
     """
     first = worst(error)
-    line, place = describe(first, root), _walk(first["loc"], root)[0]
+    line, place = describe(first, root), place_of(first["loc"], root).path
     if first["type"] in _TOLD_APART:
         return line
-    beside = [item for item in error.errors(include_url=False) if _walk(item["loc"], root)[0] == place]
+    beside = [item for item in error.errors(include_url=False) if place_of(item["loc"], root).path == place]
     _, *others = dict.fromkeys(_expectation(item) for item in beside if item["type"] not in _TOLD_APART)
     return " or ".join([line, *(text.removeprefix("expected ") for text in others)])
 
@@ -58,13 +59,13 @@ def worst(error: ValidationError) -> Finding:
 def describe(item: Finding, root: type[BaseModel]) -> str:
     """One finding of a validation of `root`."""
     kind, location, context = item["type"], item["loc"], item.get("ctx", {})
-    path, below = _walk(location, root)
-    above, beside = _walk(location[:-1], root)
+    path, below, _ = place_of(location, root)
+    above, beside, _ = place_of(location[:-1], root)
     if kind == "extra_forbidden":
         name = str(location[-1])
-        return f"{_shown(_dotted(above, name))}: unknown key, {one_of(name, _keys(beside))}"
+        return f"{_shown(_dotted(above, name))}: unknown key, {one_of(name, keys_of(beside))}"
     if kind == "missing":
-        return f"{_shown(path)}: missing, and required; the keys here are {', '.join(_keys(beside))}"
+        return f"{_shown(path)}: missing, and required; the keys here are {', '.join(keys_of(beside))}"
     if kind == "union_tag_invalid":
         tag = str(context["tag"])
         return f"{_shown(_dotted(path, _key_of(context)))}: found {shorten(tag)}, {one_of(tag, _all_tags(below))}"
@@ -128,29 +129,38 @@ def _literals(expected: str) -> list[str]:
     return [part.strip("'") for part in re.split(r", | or ", expected)]
 
 
-def _walk(location: Location, root: type[BaseModel]) -> tuple[str, Models]:
-    """The key path of an error's location, and the models whose keys may stand below it.
+class Place(NamedTuple):
+    """Where in a document: the key path, the models whose keys may stand below it, and the fields that have the key."""
+
+    path: str
+    below: Models
+    fields: tuple[FieldInfo, ...]
+
+
+def place_of(location: Location, root: type[BaseModel]) -> Place:
+    """The place of an error's location.
 
     pydantic puts the tag of a union's member into the location; the author of a document never wrote it, so it is left
     out. A key of a mapping is not.
     """
     path = ""
     below: Models = (root,)
+    named: tuple[FieldInfo, ...] = ()
     keyed = False
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
             continue
-        fields = [model.model_fields[part] for model in below if part in model.model_fields]
+        fields = tuple(model.model_fields[part] for model in below if part in model.model_fields)
         if keyed:
             path, keyed = _dotted(path, part), False
         elif fields:
-            path = _dotted(path, part)
+            path, named = _dotted(path, part), fields
             keyed = any(_is_mapping(field.annotation) for field in fields)
             below = tuple(member for field in fields for member in _members(field.annotation))
         else:
             below = tuple(model for model in below if part in _tags(model)) or below
-    return path, below
+    return Place(path, below, named)
 
 
 def _is_mapping(annotation: Any) -> bool:
@@ -174,7 +184,7 @@ def _all_tags(models: Models) -> list[str]:
 
 def _tags(model: type[BaseModel]) -> tuple[str, ...]:
     """What pydantic writes into a location for this member of a union: one of its kinds, or the class name."""
-    fields = (model.model_fields.get(key) for key in _TAG_KEYS)
+    fields = (model.model_fields.get(key) for key in TAG_KEYS)
     tag = next((field for field in fields if field is not None), None)
     return tuple(map(str, get_args(tag.annotation))) if tag else (model.__name__,)
 
@@ -182,10 +192,10 @@ def _tags(model: type[BaseModel]) -> tuple[str, ...]:
 def _key_of(context: Mapping[str, Any]) -> str:
     """The key that tells the members of a union apart; a union told apart by a function has none."""
     key = str(context["discriminator"]).strip("'")
-    return key if key in _TAG_KEYS else "kind"
+    return key if key in TAG_KEYS else "kind"
 
 
-def _keys(models: Models) -> list[str]:
+def keys_of(models: Models) -> list[str]:
     """The keys of `models` in the order they are written; a kind that inherits keys still begins with `kind`."""
     keys = dict.fromkeys(key for model in models for key in model.model_fields)
     return sorted(keys, key=lambda key: key != "kind")

@@ -6,11 +6,12 @@ batch. Megabytes are 10^6 bytes.
 
 import re
 from dataclasses import dataclass
+from typing import cast
 
 from specruntime.engines.tensor_layout import bytes_of, cached_inputs
 from specruntime.errors import InvalidArgument
 from specruntime.manifest import GraphSpec, Manifest
-from specruntime.summary import cache_bytes, graphs_of, weight_bytes
+from specruntime.summary import cache_bytes, graphs_of, shown_size, weight_bytes
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _MB = 1e6
@@ -127,17 +128,18 @@ def render_memory(summary: dict[str, object]) -> str:
         graph = summary[role]
         if isinstance(graph, dict):
             lines.append(
-                f"{role:8} weights {graph['weights_mb']:.1f} MB, shared by all rows; each row {graph['row_mb']:.1f} MB"
+                f"{role:8} weights {shown_size(graph['weights_mb'])}, shared by all rows; "
+                f"each row {shown_size(graph['row_mb'])}"
             )
             lines.append(
                 f"         {graph['kv_bytes_per_token']:.0f} bytes of KV cache a token, capacity {graph['capacity']}; "
-                f"{graph['buffers_mb']:.1f} MB of buffers a row"
+                f"{shown_size(graph['buffers_mb'])} of buffers a row"
             )
     share = summary["draft_row_share"]
     none = "no graph of its own" if summary["draft"] is None else f"{share:.1%} of a row"
     lines.append(f"share    the {summary['draft_kind']} draft has {none}")
     if "budget_mb" in summary:
-        lines.append(f"budget   {summary['budget_mb']:.1f} MB")
+        lines.append(f"budget   {shown_size(cast(float, summary['budget_mb']))}")
         for key, words in (("with_draft", "with the draft"), ("without_draft", "without it")):
             lines.append(f"         {words:14} {_described(summary[key], summary['capacity'])}")
     return "\n".join(lines)
@@ -146,8 +148,8 @@ def render_memory(summary: dict[str, object]) -> str:
 def _described(room: object, capacity: object) -> str:
     assert isinstance(room, dict)
     if room["left_mb"] < 0:
-        return f"the weights are {-room['left_mb']:.1f} MB too large"
+        return f"the weights are {shown_size(-room['left_mb'])} too large"
     return (
-        f"{room['left_mb']:.1f} MB beside the weights: {room['rows']} rows of {capacity} tokens, or one row of "
+        f"{shown_size(room['left_mb'])} beside the weights: {room['rows']} rows of {capacity} tokens, or one row of "
         f"{room['context']} tokens"
     )

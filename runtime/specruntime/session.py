@@ -118,9 +118,11 @@ class Session:
             added = token_ids(ids, self._feeder.vocab_size)
             end = self._length + len(added)
             if end > self.capacity:
+                held = f" and the {self._length} before them" if self._length else ""
+                reset = ", reset the session" if self._length else ""
                 raise CapacityExceeded(
-                    f"{len(added)} tokens after {self._length} pass the capacity of {self.capacity}: "
-                    "shorten the prompt, reset the session, or raise `capacity` in the recipe and build again"
+                    f"{len(added)} tokens{held} pass the capacity of {self.capacity}: "
+                    f"shorten the prompt{reset}, or raise `capacity` in the recipe and build again"
                 )
             self._tokens[self._length : end] = added
             self._length = end

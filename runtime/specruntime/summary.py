@@ -109,6 +109,13 @@ def _describe_engine(report: EngineReport | None) -> dict[str, Any] | None:
     }
 
 
+def shown_size(megabytes: float) -> str:
+    """In the largest unit that leaves something before the point."""
+    if megabytes >= 1:
+        return f"{megabytes:.1f} MB"
+    return f"{megabytes * 1e3:.1f} kB" if megabytes >= 1e-3 else f"{megabytes * 1e6:.0f} bytes"
+
+
 def render_summary(summary: dict[str, Any]) -> str:
     """The summary as lines for people."""
     lines = [
@@ -126,7 +133,7 @@ def render_summary(summary: dict[str, Any]) -> str:
         else "token ids only"
     )
     lines.append(f"text     {text}; end tokens {summary['eos_token_ids']}")
-    lines.append(f"size     {summary['bundle_mb']:.1f} MB on disk")
+    lines.append(f"size     {shown_size(summary['bundle_mb'])} on disk")
     check = summary["check"]
     lines.append(f"check    {check['prompts']} prompts, {check['max_new_tokens']} new tokens each")
     return "\n".join(lines)
@@ -141,7 +148,7 @@ def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:
         f"{role:8} {graph['checkpoint'] or 'checkpoint not recorded'}",
         f"         {graph['layers']} layers, vocabulary {graph['vocab_size']}{padding}, capacity {graph['capacity']}, "
         f"batch {'/'.join(map(str, graph['batch_sizes']))}, {engine['kind']}",
-        f"         weights {graph['weights_mb']:.1f} MB, KV cache {graph['kv_mb']:.1f} MB per session",
+        f"         weights {shown_size(graph['weights_mb'])}, KV cache {shown_size(graph['kv_mb'])} per session",
         *_render_packed(graph["prepacked"]),
         "         widths " + ", ".join(f"{p['name']} {p['width']}" for p in graph["profiles"]),
     ]
@@ -165,13 +172,13 @@ def _render_packed(packed: dict[str, Any] | None) -> list[str]:
     if packed is None:
         return []
     use = "used here" if packed["used_here"] else f"packed again at open here: {packed['reason']}"
-    return [f"         packed weights {packed['mb']:.1f} MB on disk, {use}"]
+    return [f"         packed weights {shown_size(packed['mb'])} on disk, {use}"]
 
 
 def _render_engine(report: dict[str, Any]) -> list[str]:
     ratio = f" ({report['engine_mb'] / report['weights_mb']:.2f}x)" if report["weights_mb"] else ""
     lines = [
-        f"         engine {report['engine_mb']:.1f} MB, {report['weights_mb']:.1f} MB of weights{ratio}, "
+        f"         engine {shown_size(report['engine_mb'])}, {shown_size(report['weights_mb'])} of weights{ratio}, "
         f"{report['fused_attention']} attentions fused, {report['kv_cache_updates']} KV caches updated in place"
     ]
     if report["unfused_attention"]:

@@ -26,6 +26,7 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
     from specexport.bundle_place import check_output
     from specexport.currency import build_key, default_output, is_current
     from specexport.digests import checkpoint_digests
+    from specexport.recipe_naming import naming_file
     from specexport.tensorrt.machine import check_machine, require_modelopt
     from specexport.tensorrt.options import TensorRTBackend
 
@@ -35,14 +36,15 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
         require_modelopt(loaded.engine_weights)
     bundle = output or default_output(loaded)
     check_output(bundle)
-    with without_collection(), counted_progress() as (announce, count):
+    with naming_file(recipe), without_collection(), counted_progress() as (announce, count):
         announce("fetching the checkpoint")
-        if not force and is_current(bundle, build_key(loaded, checkpoint_digests(loaded))):
+        digests = checkpoint_digests(loaded)
+        if not force and is_current(bundle, build_key(loaded, digests)):
             announce("nothing changed")
         else:
             announce("loading PyTorch")
             from specexport.build import build as build_bundle
 
-            build_bundle(loaded, bundle, force=force, announce=announce, steps=count)
+            build_bundle(loaded, bundle, force=force, announce=announce, steps=count, digests=digests)
     result = {"bundle": str(bundle), "seconds": perf_counter() - started}
     click.echo(json.dumps(result) if as_json else str(bundle))

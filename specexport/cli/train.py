@@ -93,12 +93,14 @@ def train_command(
     read_prompts(prompts)  # refused before the seconds that importing torch takes
     import torch
 
+    from specexport.recipe_naming import naming_file
     from specexport.training.run import Reports, train_draft
 
     if threads is not None:
         torch.set_num_threads(threads)
     order = _order(kind=kind, prompts=prompts, layers=layers, start=start, **asked)
-    acceptance = train_draft(loaded, order, Reports(say, Occasionally(say).count, _say_step))
+    with naming_file(recipe):
+        acceptance = train_draft(loaded, order, Reports(say, Occasionally(say).count, _say_step))
     _tell(order.out, acceptance, as_json)
 
 

@@ -64,13 +64,15 @@ def write_prompts_command(
     import torch
 
     from specexport.checkpoint import load_checkpoint
+    from specexport.recipe_naming import naming_file
     from specexport.training.precision import fast_copy
     from specexport.training.prompt_codec import PromptCodec
     from specexport.training.questions import write_questions
 
     if threads is not None:
         torch.set_num_threads(threads)
-    checkpoint = load_checkpoint(loaded.target, "fp32")
+    with naming_file(recipe):
+        checkpoint = load_checkpoint(loaded.target, "fp32")
     tell = Occasionally(say)
     questions = write_questions(
         fast_copy(checkpoint.model),

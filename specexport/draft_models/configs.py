@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transformers import LlamaConfig
 
-from specexport.errors import CheckpointUnsupported
+from specexport.errors import CheckpointUnsupported, shorten_reason
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def describing_layers(name: str) -> Iterator[None]:
     except CheckpointUnsupported:
         raise
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = shorten_reason(f"{type(error).__name__}: {error}")
         raise CheckpointUnsupported(f"{name}: its config.json describes no Llama layer: {reason}") from None
 
 

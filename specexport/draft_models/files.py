@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specexport.errors import CheckpointUnsupported, SourceError
+from specexport.errors import CheckpointUnsupported, SourceError, shorten_reason
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -92,7 +92,7 @@ def _read_file(path: Path, name: str) -> dict[str, Tensor]:
             return load_file(path)
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, OSError, RuntimeError, EOFError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        reason = shorten_reason((str(error).strip().splitlines() or [type(error).__name__])[0])
         raise CheckpointUnsupported(
             f"{name}: {path.name} cannot be read: {reason}; fetch it again, or save it as safetensors"
         ) from None

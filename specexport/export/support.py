@@ -9,9 +9,9 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from specexport.errors import CheckpointUnsupported
+from specexport.errors import CheckpointUnsupported, reason_of
+from specexport.refusals import require_attention
 
-_ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 _STATIC_ROPE = "default"
 
 
@@ -39,16 +39,7 @@ def check_supported(model: PreTrainedModel) -> CacheLayout:
         raise CheckpointUnsupported(
             f"{name} is an encoder-decoder; expected a decoder-only causal language model"
         )
-    odd = sorted(set(getattr(config, "layer_types", None) or ()) - _ATTENTION_LAYERS)
-    if odd:
-        raise CheckpointUnsupported(
-            f"{name} has layers of kind {', '.join(odd)}; expected {', '.join(sorted(_ATTENTION_LAYERS))} only"
-        )
-    if not getattr(model, "_supports_attention_backend", False):
-        raise CheckpointUnsupported(
-            f"{name} computes attention without transformers' attention interface; expected an architecture that "
-            "supports it (docs/architectures.md)"
-        )
+    require_attention(config, type(model))
     if model.get_output_embeddings() is None:
         raise CheckpointUnsupported(f"{name} has no LM head; expected a causal language model")
     return _measure_cache(model)
@@ -61,7 +52,7 @@ def _measure_cache(model: PreTrainedModel) -> CacheLayout:
             model(input_ids=torch.zeros(1, 1, dtype=torch.long), cache=cache, use_cache=True)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise CheckpointUnsupported(
-            f"{model.config.model_type} does not decode one token in PyTorch: {' '.join(str(error).split())[:200]}; "
+            f"{model.config.model_type} does not decode one token in PyTorch: {reason_of(error)}; "
             "check the sizes in its config"
         ) from None
     expected = model.config.num_hidden_layers

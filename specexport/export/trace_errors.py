@@ -2,13 +2,12 @@
 
 import re
 
-from specexport.errors import CheckpointUnsupported
+from specexport.errors import CheckpointUnsupported, shorten_reason
 
 _NO_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
 _CALL = re.compile(
     r"The following call raised this error:\s+File \"([^\"]+)\", line (\d+), in (\S+)\s+(\S[^\n]*)"
 )
-_REASON_LENGTH = 200
 
 
 def unsupported(model_type: str, error: Exception) -> CheckpointUnsupported:
@@ -41,4 +40,4 @@ def _reason(chain: list[BaseException]) -> str:
     first = next(iter(str(root).strip().splitlines()), "") or type(root).__name__
     place = _CALL.search(str(root))
     where = f" in {place[3]}, `{place[4].strip()}`" if place else ""
-    return f"{first.strip()[:_REASON_LENGTH]}{where}"
+    return f"{shorten_reason(first)}{where}"

@@ -7,8 +7,9 @@ import torch
 from optimum.exporters.tasks import TasksManager
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 
-from specexport.errors import CheckpointUnsupported, SourceError
+from specexport.errors import CheckpointUnsupported, SourceError, reason_of
 from specexport.recipe_sources import Noise, RandomModel
+from specexport.refusals import require_known_class
 from specexport.sources.byte_tokenizer import END_TOKEN_ID, TOKENIZER_SIZE
 from specruntime.closed_schema import nearest
 
@@ -17,19 +18,29 @@ _DEFAULT_SIZES = {"vocab_size": 272, "max_position_embeddings": 512}
 _TOKEN_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
+def random_name(spec: RandomModel) -> str:
+    """What messages and the bundle call the model."""
+    return f"random {spec.architecture} (seed {spec.seed})"
+
+
 def random_config(spec: RandomModel) -> PretrainedConfig:
-    """The config of `spec.architecture` with its sizes. Raises `SourceError` for unknown names, with the nearest."""
+    """The config of `spec.architecture` with its sizes.
+
+    Raises `CheckpointUnsupported` for an architecture that no sizes can help, `SourceError` for unknown names, with
+    the nearest.
+    """
     if spec.architecture not in CONFIG_MAPPING:
         raise SourceError(
-            f"random.architecture: found {spec.architecture!r}, "
+            f"source.random.architecture: found {spec.architecture!r}, "
             f"expected a transformers model type{nearest(spec.architecture, CONFIG_MAPPING)}"
         )
     config_class = CONFIG_MAPPING[spec.architecture]
+    require_known_class(random_name(spec), config_class())
     known = {*config_class().to_dict(), *config_class.attribute_map}
     for key in spec.sizes:
         if key not in known:
             name = config_class.__name__
-            raise SourceError(f"random.sizes.{key}: {name} has no such key{nearest(key, known)}")
+            raise SourceError(f"source.random.sizes.{key}: {name} has no such key{nearest(key, known)}")
     stated = {config_class.attribute_map.get(key, key) for key in spec.sizes}
     sizes: dict[str, Any] = {
         key: value
@@ -38,10 +49,12 @@ def random_config(spec: RandomModel) -> PretrainedConfig:
     }
     sizes |= spec.sizes
     try:
-        return AutoConfig.for_model(spec.architecture, **{**_token_ids(sizes["vocab_size"]), **sizes})
+        return AutoConfig.for_model(spec.architecture, **{**_token_ids(sizes.get("vocab_size")), **sizes})
     except Exception as error:  # config classes raise their own, some not even ValueErrors
-        reason = " ".join(str(error).split())
-        raise SourceError(f"random.sizes: {config_class.__name__} does not take them: {reason}") from None
+        reason = reason_of(error).rpartition("Error: ")[2]  # after the names of its validators
+        raise SourceError(
+            f"source.random.sizes: {config_class.__name__} does not take them: {reason}"
+        ) from None
 
 
 def _token_ids(vocab_size: Any) -> dict[str, int | None]:
@@ -57,9 +70,8 @@ def random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:
             torch.manual_seed(seed)
             model: PreTrainedModel = model_class.from_config(config, dtype=torch.float32)
     except Exception as error:  # each architecture fails in its own way on sizes that do not fit together
-        reason = " ".join(str(error).split())[:200]
         raise CheckpointUnsupported(
-            f"random.architecture {config.model_type!r}: no model can be made: {reason}"
+            f"source.random.sizes: no {config.model_type} can be made of them: {reason_of(error)}"
         ) from None
     model.eval()
     return model

@@ -25,8 +25,8 @@ class TensorRTBackend(BaseModel):
         description="shared: one optimization profile from width 1 to the prefill chunk, one copy of the weights; "
         "per_width: static profiles for the step and verify widths, which brings a second copy of the weights",
     )
-    workspace_mib: PositiveInt | None = None
-    optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
+    workspace_mib: PositiveInt | None = Field(None, examples=[1024])
+    optimization_level: Annotated[int, Field(ge=0, le=5)] | None = Field(None, examples=[3])
     compute_capabilities: tuple[str, ...] = ()
     timing_cache: bool = False
     version_compatible: bool = False

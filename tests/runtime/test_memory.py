@@ -11,6 +11,7 @@ from specruntime import InvalidArgument, open_bundle
 from specruntime.bundle import load_manifest
 from specruntime.cli import main
 from specruntime.memory import memory_of, parse_size
+from specruntime.summary import shown_size
 
 
 def inspect(*arguments: object) -> str:
@@ -58,6 +59,27 @@ def test_the_command_prints_it(tiny_bundle: Path) -> None:
     assert "budget" in lines[6] and "too large" in lines[7]
     assert "budget" not in inspect(tiny_bundle, "--memory")
     assert CliRunner().invoke(main, ["inspect", str(tiny_bundle), "--budget", "1GB"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "shown"),
+    [
+        (0, "0 bytes"),
+        (7e-6, "7 bytes"),
+        (1e-3, "1.0 kB"),
+        (0.1404, "140.4 kB"),
+        (1, "1.0 MB"),
+        (538.06, "538.1 MB"),
+    ],
+)
+def test_a_size_is_shown_in_a_unit_that_shows_something(megabytes: float, shown: str) -> None:
+    assert shown_size(megabytes) == shown
+
+
+def test_no_size_of_a_tiny_bundle_is_shown_as_nothing(tiny_bundle: Path) -> None:
+    for options in ((), ("--memory",)):
+        told = inspect(tiny_bundle, *options)
+        assert " kB" in told and "0.0 MB" not in told and "0.0 kB" not in told
 
 
 @pytest.mark.parametrize(

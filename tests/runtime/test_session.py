@@ -66,6 +66,20 @@ def test_append_refuses_what_is_no_prompt_and_changes_nothing(
     session.append(range(64))
 
 
+def test_what_does_not_fit_is_told_with_what_the_session_holds_if_it_holds_anything() -> None:
+    session = Bench().session
+    with pytest.raises(
+        CapacityExceeded, match=r"^65 tokens pass the capacity of 64: shorten the prompt, or raise"
+    ):
+        session.append(range(65))
+    session.append(range(4))
+    with pytest.raises(
+        CapacityExceeded,
+        match=r"^61 tokens and the 4 before them pass the capacity of 64: shorten the prompt, reset the session, or",
+    ):
+        session.append(range(61))
+
+
 def test_append_takes_any_integer_array() -> None:
     session = Bench().session
     session.append(np.array([1, 2], np.uint8))

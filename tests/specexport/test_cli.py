@@ -216,8 +216,12 @@ def test_an_unsupported_architecture_is_refused_with_the_reason(
 
 
 def test_a_capacity_too_small_for_the_width_names_both(recipe: Callable[..., Path]) -> None:
-    line = refusal("build", recipe(capacity=24))
-    assert "capacity: found 24, expected at least 40" in line and "prefill_chunk or draft.k + 1" in line
+    result = run("build", recipe(capacity=24))
+    assert result.exit_code == 1
+    window, draft, answer = (line for line in result.stderr.splitlines() if line.startswith("error: "))
+    assert "capacity: found 24, expected at least 40" in window and "prefill_chunk or draft.k + 1" in window
+    assert "draft.capacity: found 256, expected at most capacity = 24" in draft
+    assert "check.max_new_tokens: found 48, expected less than capacity = 24" in answer
 
 
 def test_a_bundle_from_a_newer_version_says_so(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 import copy
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from specexport.errors import RecipeError
 from specexport.recipe import ModelDraft, Recipe, load_recipe
+from specexport.recipe_errors import _number
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -93,7 +97,12 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("draft.max_m", 3, "draft.max_m: unknown key, allowed: kind, k, max_n, min_n", "did you mean 'max_n'?"),
     ("draft.kind", "ngrm", "draft.kind: found 'ngrm', allowed: none, ngram, model", "did you mean 'ngram'?"),
     ("draft", {"k": 4}, "draft.kind: missing, and required; allowed: none, ngram, model"),
-    ("draft", "ngram", 'draft: found "ngram", expected keys with values'),
+    (
+        "draft",
+        "ngram",
+        'draft: found "ngram", expected keys with values: kind, k, max_n, min_n',
+        "such as {kind: ngram}",
+    ),
     ("draft", {"kind": "model", "k": 4}, "draft.source: missing, and required"),
     ("draft.k", 0, "draft.k: found 0, expected greater than or equal to 1"),
     ("draft.k", 65, "draft.k: found 65, expected less than or equal to 64"),
@@ -101,7 +110,47 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("draft.min_n", 5, "draft.min_n: found 5, expected at most max_n = 3"),
     ("precision", "fp23", 'precision: found "fp23", allowed: fp32, fp16, bf16', "did you mean 'fp32'?"),
     ("precision", "bf16", "precision: found bf16, allowed with this backend: fp32, fp16"),
-    ("capacity", 100, "capacity: found 100, expected at least 136", "prefill_chunk"),
+    (
+        "prefill_chunk",
+        250,
+        "capacity: found 256, expected at least 258",
+        "250 rows (prefill_chunk or draft.k + 1",
+    ),
+    (
+        "capacity",
+        18,
+        "capacity: found 18, expected at least 19",
+        "prefill_chunk, 4 if left out, or draft.k + 1;",
+    ),
+    ("prefill_chunk", "1k", 'prefill_chunk: found "1k", expected a valid integer, such as 128'),
+    ("capacity", "lots", 'capacity: found "lots", expected a valid integer, such as 2048'),
+    ("parity", {"tolerance": "low"}, 'parity.tolerance: found "low", expected a valid number, such as 0.001'),
+    ("check.prompts", [["a"]], 'check.prompts[0][0]: found "a", expected a valid integer, such as 1'),
+    ("check.chat", "yes", 'check.chat: found "yes", expected a valid boolean: true or false'),
+    (
+        "backend",
+        "cuda",
+        'backend: found "cuda", expected keys with values: kind, provider, threads',
+        "such as {kind: onnxruntime, provider: cuda}",
+    ),
+    (
+        "backend",
+        "tensorrt",
+        'backend: found "tensorrt", expected keys with values: kind, ',
+        "{kind: tensorrt}",
+    ),
+    (
+        "target",
+        "./model",
+        'target: found "./model", expected keys with values: source, sha256, trust_remote_code',
+        "such as {source: ./my-model}",
+    ),
+    (
+        "check",
+        "hello",
+        'check: found "hello", expected keys with values: prompts, max_new_tokens, chat',
+        'such as {prompts: ["Once upon a time"], max_new_tokens: 32}',
+    ),
     ("capacity", 2**31, "capacity: found 2147483648, expected less than or equal to 2147483647"),
     (
         "backend",
@@ -182,6 +231,92 @@ def test_a_mistake_is_one_line_naming_key_finding_and_cure(
     assert rest in lines[0]
     assert len(lines) == 1, lines
     assert "\n" not in lines[0]
+
+
+def test_a_recipe_of_three_keys_is_whole(tmp_path: Path) -> None:
+    stated = {key: MINIMAL[key] for key in ("name", "target", "draft")}
+    recipe = load_recipe(write(tmp_path, stated))
+    assert (recipe.capacity, recipe.prefill_chunk, recipe.check.max_new_tokens) == (2048, 128, 64)
+    assert recipe.left_to_checkpoint == ("capacity", "check.prompts")
+    assert load_recipe(write(tmp_path, recipe.model_dump(mode="json"))).left_to_checkpoint == ()
+
+
+def test_what_every_recipe_needs_is_told_at_once_with_examples(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(tmp_path, {"precision": "fp32"}))
+    for line, (key, example) in zip(
+        caught.value.lines,
+        [("name", "my-model-ngram"), ("target", "{source: ./my-model}"), ("draft", "{kind: ngram}")],
+        strict=True,
+    ):
+        assert line.startswith(f"{tmp_path / 'recipe.yaml'}: {key}: missing, and required; the keys here are")
+        assert line.endswith(f"; such as {key}: {example}")
+
+
+@pytest.mark.parametrize("capacity", [19, 20, 63, 64, 65, 100, 135, 136, 137, 4096])
+def test_what_is_left_out_fits_any_capacity_that_a_draft_leaves_room_in(capacity: int) -> None:
+    document = {key: MINIMAL[key] for key in ("name", "target", "draft")}
+    recipe = Recipe.model_validate(document | {"capacity": capacity, "check": {"prompts": ["a"]}})
+    assert recipe.prefill_chunk == (128 if capacity >= 136 else capacity // 4)
+    assert recipe.check.max_new_tokens == (64 if capacity > 64 else capacity // 2)
+    assert Recipe.model_validate(document | {"capacity": capacity}).check.max_new_tokens < capacity
+
+
+def test_all_conflicts_between_keys_are_told_together(tmp_path: Path) -> None:
+    document = {**MINIMAL, "capacity": 15, "check": {"prompts": ["a"], "max_new_tokens": 99}, "batch": [2, 4]}
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(tmp_path, document))
+    lines = [line.removeprefix(f"{tmp_path / 'recipe.yaml'}: ") for line in caught.value.lines]
+    assert [line.partition(",")[0] for line in lines] == [
+        "batch: found [2",
+        "capacity: found 15",
+        "check.max_new_tokens: found 99",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"prefill_chunk": 4096, "capacity": None}, "capacity: left out and so 2048, expected at least 4104"),
+        ({"backend": {"kind": "tensorrt"}}, "precision: left out and so fp32, allowed with this backend"),
+        ({"verify_widths": [4, 8]}, "end with draft.k + 1 = 11; draft.k is 10 if left out"),
+        (
+            {"capacity": None, "check": {"prompts": ["a"], "max_new_tokens": 2048}},
+            "check.max_new_tokens: found 2048, expected less than capacity = 2048, which was left out; write it",
+        ),
+    ],
+)
+def test_a_value_that_nobody_wrote_is_not_called_found(changes: dict[str, Any], line: str) -> None:
+    document = {key: value for key, value in (MINIMAL | changes).items() if value is not None}
+    with pytest.raises(ValueError) as caught:
+        Recipe.model_validate(document)
+    (raised,) = caught.value.errors()  # type: ignore[attr-defined]
+    assert line in str(raised["ctx"]["error"])
+
+
+def test_every_number_of_a_recipe_has_an_example() -> None:
+    fields = list(numbers_of(Recipe, set()))
+    assert len(fields) > 30
+    assert [name for name, field in fields if _number(field) is None] == []
+
+
+def numbers_of(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[tuple[str, FieldInfo]]:
+    """Every field below `model` that takes a number, by name."""
+    seen.add(model)
+    for key, field in model.model_fields.items():
+        inner = list(leaves(field.annotation))
+        if {int, float} & set(inner):
+            yield f"{model.__name__}.{key}", field
+        for other in inner:
+            if isinstance(other, type) and issubclass(other, BaseModel) and other not in seen:
+                yield from numbers_of(other, seen)
+
+
+def leaves(annotation: Any) -> Iterator[Any]:
+    if not get_args(annotation):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from leaves(argument)
 
 
 def test_draft_capacity_lies_between_the_window_and_the_targets() -> None:
