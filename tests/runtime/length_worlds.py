@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.adaptive import AdaptiveDraft, Arm
+from specruntime.drafts.adaptive_setup import LOOKUP_MEMORY, LOOKUP_PRIOR, TRAINED_PRIOR
 from specruntime.drafts.lengths import Acceptance, StepTimes
 from specruntime.sampling import Sampler, SamplingParams
 from specruntime.statistics import EngineTally
@@ -111,12 +112,12 @@ def decode(
 def trained(draft: ScriptedDraft) -> Arm:
     """The arm of a draft that takes time."""
     sizes = range(1, draft.k + 1)
-    return Arm(draft, Acceptance(draft.k, 0.6), StepTimes({n: 1e-3 * draft.ms * n for n in sizes}))
+    return Arm(draft, Acceptance(draft.k, TRAINED_PRIOR), StepTimes({n: 1e-3 * draft.ms * n for n in sizes}))
 
 
 def lookup(draft: ScriptedDraft) -> Arm:
     """The arm of a draft that proposes for nothing."""
-    return Arm(draft, Acceptance(draft.k, memory=8.0), None)
+    return Arm(draft, Acceptance(draft.k, LOOKUP_PRIOR, memory=LOOKUP_MEMORY), None)
 
 
 def adaptive(machine: Machine, *arms: Arm) -> AdaptiveDraft:

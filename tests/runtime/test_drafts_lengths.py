@@ -8,7 +8,7 @@ from specruntime.drafts.lengths import Acceptance, Credit, StepTimes, TreeAccept
 
 @pytest.mark.parametrize(("rate", "k", "tokens"), [(0.7, 4, 2.773), (0.8, 4, 3.362), (0.9, 7, 5.695)])
 def test_expected_tokens_are_those_of_law_3(rate: float, k: int, tokens: float) -> None:
-    assert 1 + Acceptance(k, rate).expected()[-1] == pytest.approx(tokens, abs=5e-4)
+    assert 1 + Acceptance(k, (rate,)).expected()[-1] == pytest.approx(tokens, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_expected_tokens_are_those_of_law_3(rate: float, k: int, tokens: float) 
 def test_the_fastest_plan_is_that_of_law_4(rate: float, cost: float, k: int, speed_up: float) -> None:
     sizes = range(1, 16)
     flat = StepTimes({1: 1.0, 16: 1.0})
-    found = plans(Acceptance(15, rate), StepTimes({n: cost * n for n in sizes}), flat, 15)
+    found = plans(Acceptance(15, (rate,)), StepTimes({n: cost * n for n in sizes}), flat, 15)
     best = max(found, key=lambda plan: plan.speed)
     assert best.size == k and best.speed == pytest.approx(speed_up, abs=5e-3)
     assert best.loss == pytest.approx(k * cost)
@@ -25,10 +25,10 @@ def test_the_fastest_plan_is_that_of_law_4(rate: float, cost: float, k: int, spe
 
 def test_a_plan_is_judged_in_the_narrowest_window_that_holds_it() -> None:
     verify = StepTimes({1: 1.0, 3: 1.2, 5: 2.0})
-    found = plans(Acceptance(8, 1.0), None, verify, 8)
+    found = plans(Acceptance(8, (1.0,)), None, verify, 8)
     assert [plan.size for plan in found] == [1, 2, 3, 4]
     assert [plan.loss for plan in found] == pytest.approx([0.2, 0.2, 1.0, 1.0])
-    assert [plan.size for plan in plans(Acceptance(2, 1.0), None, verify, 1)] == [1]
+    assert [plan.size for plan in plans(Acceptance(2, (1.0,)), None, verify, 1)] == [1]
 
 
 def test_rates_are_learned_by_position_and_carry_on_to_lengths_not_drafted() -> None:
@@ -113,3 +113,14 @@ def test_losses_are_bounded_and_gains_are_banked_up_to_a_limit() -> None:
     assert credit.allows(Credit.MOST * plain, plain) and not credit.allows(1.01 * Credit.MOST * plain, plain)
     credit.begin_text()
     assert not credit.allows(1.01 * Credit.START * plain, plain)
+
+
+def test_rates_before_anything_is_known_may_differ_by_position() -> None:
+    acceptance = Acceptance(4, (0.5, 0.8))
+    first, second, third, fourth = np.diff([0.0, *acceptance.expected()])
+    assert (first, second, third, fourth) == pytest.approx((0.5, 0.4, 0.32, 0.256))
+    for _ in range(200):
+        acceptance.observe(4, [])
+    acceptance.begin_text()  # half of what was learned, half of each position's own prior
+    first, second, *_ = np.diff([0.0, *acceptance.expected()])
+    assert (first, second / first) == pytest.approx((0.25, 0.8), abs=0.01)

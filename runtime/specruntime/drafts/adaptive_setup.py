@@ -18,7 +18,8 @@ from specruntime.drafts.lengths import Acceptance, StepTimes, TreeAcceptance
 from specruntime.drafts.ngram import NgramProposer
 from specruntime.manifest import AdaptiveSpec, GraphSpec, Manifest
 
-TRAINED_PRIOR, LOOKUP_PRIOR = 0.6, 0.5  # rates of a position before anything is known of it
+# Rates of the first positions and of all further ones before anything is known. What was copied goes on to be copied.
+TRAINED_PRIOR, LOOKUP_PRIOR = (0.6,), (0.5, 0.7, 0.85)
 LOOKUP_MEMORY = 8.0  # a text that begins or ends to repeat itself does so at once
 # Accepted drafts of a tree of n nodes are about this times log2(1 + n) where trained drafts do middling well.
 TREE_PRIOR = 0.45

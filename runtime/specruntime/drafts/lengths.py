@@ -72,11 +72,17 @@ class Acceptance:
     Rounds that drafted less than a position say nothing of it, and what is known of the earlier ones carries on.
     """
 
-    def __init__(self, k: int, prior: float = 0.5, *, weight: float = 2.0, memory: float = 24.0) -> None:
-        """`prior`: the rate of each position, worth `weight` judged drafts; older ones than the last `memory` fade."""
+    def __init__(
+        self, k: int, prior: Sequence[float] = (0.5,), *, weight: float = 2.0, memory: float = 24.0
+    ) -> None:
+        """`prior`: rates of the first positions, the last of them for all that follow; worth `weight` judged drafts.
+
+        Older drafts than the last `memory` fade.
+        """
         self.sizes = tuple(range(1, k + 1))
-        self._prior, self._weight, self._memory = prior, weight, memory
-        self._hits, self._trials = [weight * prior] * k, [weight] * k
+        self._prior = [prior[min(position, len(prior) - 1)] for position in range(k)]
+        self._weight, self._memory = weight, memory
+        self._hits, self._trials = [weight * rate for rate in self._prior], [weight] * k
 
     def observe(self, proposed: int, path: Sequence[int]) -> None:
         """`path`: the accepted ones of `proposed` drafts."""
@@ -97,7 +103,7 @@ class Acceptance:
     def begin_text(self) -> None:
         """Another text: what was learned is half believed, and weighs no more than the prior did."""
         for position, (hits, trials) in enumerate(zip(self._hits, self._trials, strict=True)):
-            self._hits[position] = self._weight * (hits / trials + self._prior) / 2
+            self._hits[position] = self._weight * (hits / trials + self._prior[position]) / 2
             self._trials[position] = self._weight
 
 
