@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from specexport.errors import BuildError
 from specexport.graph_files import WEIGHTS_NAME
+from specexport.sources.cache import file_sha256
 from specexport.step_times import stage_window
 from specruntime.engine import Context
 from specruntime.engines import EngineOptions, open_engine
@@ -48,7 +49,7 @@ def pack_weights(spec: GraphSpec, root: Path) -> PrepackedWeights | None:
     )
     path = root / spec.file
     weights = path.with_name(WEIGHTS_NAME)
-    before = weights.stat().st_size
+    before, plain_sha256 = weights.stat().st_size, file_sha256(weights)
     with TemporaryDirectory(dir=root) as name:
         saved = Path(name)
         _save_optimised(onnxruntime, path, saved)
@@ -63,7 +64,9 @@ def pack_weights(spec: GraphSpec, root: Path) -> PrepackedWeights | None:
         version=onnxruntime.__version__,
         architecture=architecture(),
         features=features,
+        weights=Path(spec.file).with_name(WEIGHTS_NAME).as_posix(),
         bytes=weights.stat().st_size - before,
+        plain_sha256=plain_sha256,
     )
     engine = spec.engine.model_copy(update={"prepacked": packed})
     _require_equal(spec, spec.model_copy(update={"engine": engine}), root)

@@ -19,7 +19,7 @@ from weakref import WeakSet
 from pydantic import ValidationError
 
 from specruntime.batches import Batch, LaneGroup
-from specruntime.bundle_files import REBUILD, check_files, read_regular
+from specruntime.bundle_files import REBUILD, Ending, check_files, read_regular
 from specruntime.closed_schema import describe_problem, shorten
 from specruntime.drafts import Draft, new_draft
 from specruntime.drafts.adaptive_setup import adaptive_draft
@@ -33,6 +33,7 @@ from specruntime.manifest import (
     Manifest,
     NoneDraft,
     draft_graph,
+    prepacked_of,
 )
 from specruntime.manifest_checks import check_manifest
 from specruntime.preload import Preload
@@ -50,7 +51,7 @@ def load_manifest(path: str | Path, verify: bool = True) -> Manifest:
     """
     root = Path(path)
     manifest = _checked_manifest(root)
-    check_files(root, manifest.files, hashes=verify)
+    check_files(root, manifest.files, hashes=verify)()
     return manifest
 
 
@@ -67,11 +68,30 @@ def open_bundle(
     manifest = _checked_manifest(Path(path))
     root = Path(path).resolve()
     with Preload(manifest, text) as preload:
-        check_files(root, manifest.files, hashes=verify)
-        tokenizer = preload.tokenizer(root)
-        return LoadedBundle(
-            manifest, root, *_open_engines(manifest, root, options or EngineOptions()), tokenizer
+        rest = preload.check(
+            check_files(root, manifest.files, hashes=verify, endings=_packed_endings(manifest))
         )
+        tokenizer = preload.tokenizer(root)
+        try:
+            target, draft = _open_engines(manifest, root, options or EngineOptions())
+        except Exception:
+            rest()  # other bytes explain more than what the library says of them
+            raise
+        bundle = LoadedBundle(manifest, root, target, draft, tokenizer)
+        try:
+            rest()
+        except BaseException:
+            bundle.close()
+            raise
+        return bundle
+
+
+def _packed_endings(manifest: Manifest) -> dict[str, Ending]:
+    """Packed weights, at the end of their file: bytes that the library compares with its own before it uses them."""
+    records = (
+        prepacked_of(graph) for graph in (manifest.target, draft_graph(manifest.draft)) if graph is not None
+    )
+    return {each.weights: Ending(each.bytes, each.plain_sha256) for each in records if each is not None}
 
 
 def _open_engines(manifest: Manifest, root: Path, options: EngineOptions) -> tuple[Engine, Engine | None]:

@@ -15,6 +15,7 @@ Dimension = Size | Literal["B", "W", "R"]
 # A window of at least this many tokens of which only one is judged is a piece of a prompt: it is full by itself, and
 # rows beside it would be padded to its width.
 PROMPT_WIDTH = 16
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 RelativePath = Annotated[str, Field(min_length=1, max_length=MAX_PATH)]
 
 
@@ -71,8 +72,11 @@ class PrepackedWeights(Closed):
     version: Version
     architecture: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{1,20}$")]
     features: Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,20}$")], ...], Field(max_length=64)]
+    weights: RelativePath
     bytes: Annotated[int, Field(ge=1, le=2**63 - 1)]
-    """By which the weights file is longer than the plain weights."""
+    """By which the file `weights` is longer than the plain weights."""
+    plain_sha256: Sha256
+    """Of the plain weights."""
 
 
 class OnnxRuntimeEngine(Closed):

@@ -32,6 +32,7 @@ from specruntime.graph_spec import (
     PrepackedWeights,
     Profile,
     RelativePath,
+    Sha256,
     TensorSpec,
     prepacked_of,
     stated_threads,
@@ -75,7 +76,6 @@ __all__ = [
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 StepTimes = Annotated[dict[str, Milliseconds], Field(max_length=MAX_PROFILES)]
 

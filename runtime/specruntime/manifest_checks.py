@@ -106,23 +106,20 @@ def _check_prepacked(label: str, graph: GraphSpec) -> None:
         refuse(
             f"{label}.engine.prepacked: found with provider {graph.engine.provider}, expected provider cpu"
         )
-    if PurePosixPath(packed.file).parent != PurePosixPath(graph.file).parent or packed.file == graph.file:
-        refuse(
-            f"{label}.engine.prepacked.file: found {packed.file!r}, expected another file beside {graph.file!r}, "
-            "whose weights it shares"
-        )
+    for key, name in (("file", packed.file), ("weights", packed.weights)):
+        if PurePosixPath(name).parent != PurePosixPath(graph.file).parent or name == graph.file:
+            refuse(
+                f"{label}.engine.prepacked.{key}: found {name!r}, expected another file beside {graph.file!r}, whose "
+                "weights it shares"
+            )
 
 
 def _check_packed_bytes(label: str, graph: GraphSpec, manifest: Manifest) -> None:
-    packed, directory = prepacked_of(graph), PurePosixPath(graph.file).parent
-    if packed is None:
-        return
-    beside = {name: file.bytes for name, file in manifest.files.items() if name != packed.file}
-    largest = max(size for name, size in beside.items() if directory in PurePosixPath(name).parents)
-    if packed.bytes >= largest:
+    packed = prepacked_of(graph)
+    if packed is not None and packed.bytes >= (found := manifest.files[packed.weights].bytes):
         refuse(
-            f"{label}.engine.prepacked.bytes: found {packed.bytes}, expected fewer than the weights file has: no file "
-            f"beside {graph.file!r} has more than {largest}"
+            f"{label}.engine.prepacked.bytes: found {packed.bytes}, expected fewer than {packed.weights!r} has, which "
+            f"are {found}"
         )
 
 
@@ -140,7 +137,7 @@ def _graph_files(graph: GraphSpec) -> Iterable[str]:
     yield graph.file
     yield from (profile.file for profile in graph.profiles if profile.file is not None)
     if (packed := prepacked_of(graph)) is not None:
-        yield packed.file
+        yield from (packed.file, packed.weights)
     if isinstance(graph.engine, TensorRTEngine) and graph.engine.stripped_weights_from is not None:
         yield (PurePosixPath(graph.file).parent / graph.engine.stripped_weights_from).as_posix()
 

@@ -1,4 +1,4 @@
-"""What a second thread does while files are hashed and engines load: imports, and the tokenizer.
+"""What a second thread does while files are hashed and engines load: imports, the tokenizer, the ends of files.
 
 Hashing and an engine's loading leave the interpreter free. Nothing is parsed before its hash was checked.
 """
@@ -30,6 +30,11 @@ class Preload:
     def tokenizer(self, root: Path) -> Future[TextCodec] | None:
         """Begins to read the tokenizer, whose files were checked. None where nobody asked for it or there is none."""
         return None if self._spec is None else self._begin(TextCodec.open, root, self._spec)
+
+    def check(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Begins a check; what is returned waits for it and raises what it found."""
+        begun = self._begin(work)
+        return work if begun is None else begun.result
 
     def _begin(self, work: Callable[..., T], *arguments: object) -> Future[T] | None:
         """None where the process may have no further thread: then it is done when it is needed."""

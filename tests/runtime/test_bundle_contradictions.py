@@ -42,7 +42,9 @@ def _pack(document: Document, **keys: object) -> Document:
         "version": "1.32.0",
         "architecture": "x86_64",
         "features": ["avx2"],
+        "weights": "draft.onnx",
         "bytes": 5,
+        "plain_sha256": "0" * 64,
     }
     document["target"]["engine"]["prepacked"] = packed | keys
     return document
@@ -135,12 +137,13 @@ CONTRADICTORY: dict[str, tuple[Callable[[Document], object], list[str]]] = {
         lambda d: (_pack(d), d["target"]["engine"].update(provider="cuda")),
         ["target.engine.prepacked: found with provider cuda, expected provider cpu"],
     ),
+    "packed weights in another directory": (
+        lambda d: _pack(d, weights="weights/target.data"),
+        ["target.engine.prepacked.weights: found 'weights/target.data', expected another file beside"],
+    ),
     "packed weights beyond their file": (
-        lambda d: _pack(d, bytes=4096),
-        [
-            "target.engine.prepacked.bytes: found 4096, expected fewer",
-            "beside 'target.onnx' has more than 4096",
-        ],
+        lambda d: _pack(d, bytes=11),
+        ["target.engine.prepacked.bytes: found 11, expected fewer than 'draft.onnx' has, which are 11"],
     ),
     "a batch without its size": (
         lambda d: d["target"].update(batch=1000),

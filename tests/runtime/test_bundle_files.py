@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specruntime.bundle import load_manifest
+from specruntime.bundle_files import Ending, check_files
 from specruntime.errors import BundleHashMismatch
 from tests.runtime.bundle_documents import FILES, refusal, sound_document, write_bundle
 
@@ -42,6 +43,25 @@ class TestFiles:
         (bundle / "draft.onnx").write_bytes(FILES["draft.onnx"].upper())
         assert load_manifest(bundle, verify=False).name == "sound"
         refusal(bundle, BundleHashMismatch)
+
+    @pytest.mark.parametrize(
+        ("place", "told"), [(0, "first"), (4000, "first"), (4001, "last"), (4095, "last")]
+    )
+    def test_the_ending_of_a_file_is_checked_last(self, bundle: Path, place: int, told: str) -> None:
+        """What precedes it before anything is read, the ending by the whole file's digest, by whoever calls."""
+        files, name = load_manifest(bundle).files, "weights/target.data"
+        endings = {name: Ending(95, hashlib.sha256(FILES[name][:-95]).hexdigest())}
+        check_files(bundle, files, hashes=True, endings=endings)()
+        changed = bytearray(FILES[name])
+        changed[place] ^= 1
+        (bundle / name).write_bytes(changed)
+        if told == "first":
+            with pytest.raises(BundleHashMismatch, match=f"{name} has other bytes"):
+                check_files(bundle, files, hashes=True, endings=endings)
+        else:
+            rest = check_files(bundle, files, hashes=True, endings=endings)
+            with pytest.raises(BundleHashMismatch, match=f"{name} has other bytes.*{files[name].sha256}"):
+                rest()
 
     @pytest.mark.parametrize(
         "name", ["notes.txt", "weights/other.data", "weights/manifest.json", "new/.hidden"]

@@ -10,7 +10,13 @@ from specruntime.manifest import PrepackedWeights
 
 HOST = ("avx", "avx2", "fma")
 PACKED = PrepackedWeights(
-    file="target/packed.onnx", version="1.32.0", architecture="x86_64", features=HOST, bytes=4096
+    file="target/packed.onnx",
+    version="1.32.0",
+    architecture="x86_64",
+    features=HOST,
+    weights="target/graph.weights",
+    bytes=4096,
+    plain_sha256="0" * 64,
 )
 
 

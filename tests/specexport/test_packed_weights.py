@@ -173,7 +173,14 @@ def test_packed_weights_begin_at_pages(canonical: CanonicalGraph, tmp_path: Path
 
 def test_a_bundle_counts_them_on_disk_and_once_in_memory(packed_bundle: Path, tiny_bundle: Path) -> None:
     packed, plain = load_manifest(packed_bundle), load_manifest(tiny_bundle)
-    assert memory_of(packed) == memory_of(plain)
+    record = prepacked_of(packed.target)
+    assert record is not None and packed.target.file == "target/graph.onnx"
+    own_file, weights = (
+        (packed_bundle / "target" / name).stat().st_size for name in ("graph.onnx", "graph.weights")
+    )
+    assert memory_of(packed).target.weights == own_file + weights - record.bytes
+    assert weights - record.bytes == (tiny_bundle / "target" / "graph.weights").stat().st_size
+    assert memory_of(packed).target.row == memory_of(plain).target.row
     own, other = summarise(packed, packed_bundle), summarise(plain, tiny_bundle)
     assert own["bundle_mb"] > 1.5 * other["bundle_mb"]
     for graph in ("target", "draft"):
@@ -268,6 +275,11 @@ def test_damage_is_refused_as_in_every_file(bundle: Path) -> None:
     with pytest.raises(BackendIncompatible, match=r"cannot load target/packed\.onnx.*do not match"):
         open_bundle(bundle, verify=False)
     damage(weights, -1)
+    damage(weights, 0)  # of a plain one
+    with pytest.raises(BundleHashMismatch, match=r"target/graph\.weights has other bytes"):
+        open_bundle(bundle)
+    damage(weights, 0)
+    open_bundle(bundle).close()
     damage(bundle / "target" / PACKED_NAME, 100)
     with pytest.raises(BundleHashMismatch, match=r"target/packed\.onnx has other bytes"):
         open_bundle(bundle)
