@@ -16,6 +16,7 @@ import onnx
 import pytest
 import yaml
 
+from specexport.bench.sharing_probe import probe
 from specexport.build import build
 from specexport.canonical_graph import CanonicalGraph, export_canonical
 from specexport.checkpoint import load_checkpoint
@@ -399,3 +400,13 @@ def test_a_packed_graph_that_computes_other_numbers_stops_the_build(
     monkeypatch.setattr(packed_weights, "_save_optimised", save_another)
     with pytest.raises(BuildError, match="compute other numbers than the plain ones"):
         pack_weights(spec, tmp_path)
+
+
+def test_the_sharing_of_two_processes_is_told(packed_bundle: Path, tiny_bundle: Path) -> None:
+    for bundle in (packed_bundle, tiny_bundle):
+        told = probe(bundle, 1)
+        assert len(told) == 2
+        for each in told:
+            assert 0 < each["private"] < each["proportional"], "the library's own pages are shared at least"
+    with pytest.raises(RuntimeError, match="ended"):
+        probe(packed_bundle / "missing", 1)
