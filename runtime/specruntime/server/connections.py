@@ -53,7 +53,7 @@ class _Bounded(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._await_request()
-        if self._writing is None:
+        if self._writing is None or not self._only_taking_helps:
             self._await_taking()
 
     def on_response_complete(self) -> None:
@@ -86,13 +86,18 @@ class _Bounded(H11Protocol):
         elif not self._answer_due and self._reading is None:
             self._reading = self.loop.call_later(self.limits.read_seconds, self.transport.close)
 
+    @property
+    def _only_taking_helps(self) -> bool:
+        """Nothing more is written before the client takes something: an answer waits for that, or none is due."""
+        return self.flow.write_paused or not self._answer_due
+
     def _await_taking(self) -> None:
-        """Bounds the time that what is written now may lie here."""
+        """Bounds the time that what is written now may lie here, once it can only become less."""
         if self._writing is not None:
             self._writing.cancel()
         self._writing = None
         self._unsent = self.transport.get_write_buffer_size()
-        if self._unsent:
+        if self._unsent and self._only_taking_helps:
             self._writing = self.loop.call_later(self.limits.write_seconds, self._end_unless_taken)
 
     def _end_unless_taken(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from starlette.applications import Starlette
+from uvicorn.server import ServerState
 
 from specruntime.cli.serve import serve_command
 from specruntime.server.connections import server_config
@@ -146,6 +147,80 @@ def test_who_reads_slowly_but_reads_gets_all(serve: Serve) -> None:
             received += connection.recv(1 << 17)
             time.sleep(0.02)
     assert time.monotonic() - began > 0.5
+
+
+class Pipe(asyncio.Transport):
+    """A connection of which a test says how much waits for the client."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = 0
+        self.ended = False
+        self.protocol: Any = None
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+    def is_closing(self) -> bool:
+        return self.ended
+
+    def abort(self) -> None:
+        self.close()
+        self.protocol.connection_lost(None)
+
+    def close(self) -> None:
+        self.ended = True
+
+    def write(self, data: object) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_only_what_the_client_does_not_take_ends_a_stream(pipelined: bool) -> None:
+    """While it reads, what waits for it is never nothing, and what is taken is written anew."""
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def follow() -> None:
+        config = server_config(Starlette(), Settings("m", write_seconds=0.1), 1)
+        config.load()
+        config.loaded_app = never
+        pipe = Pipe()
+        pipe.protocol = protocol = config.http_protocol_class(
+            config=config,  # type: ignore[call-arg]  # as uvicorn makes it
+            server_state=ServerState(),
+            app_state={},
+        )
+        protocol.connection_made(pipe)
+        pipe.waiting = 20_000  # of the answer before
+        protocol.data_received(HEALTH)
+        for _ in range(3):
+            pipe.waiting = 70_000
+            protocol.pause_writing()
+            pipe.waiting = 10_000
+            protocol.resume_writing()
+            for waiting in (30_000, 40_000, 35_000, 50_000):
+                pipe.waiting = waiting
+                if pipelined:
+                    protocol.data_received(b"G")
+                await asyncio.sleep(0.05)
+        assert not pipe.ended, "it was cut off while its client read"
+        pipe.waiting = 70_000
+        protocol.pause_writing()
+        for _ in range(8):
+            if pipelined and not pipe.ended:
+                protocol.data_received(b"G")
+            await asyncio.sleep(0.05)
+        found = pipe.ended
+        if not found:
+            pipe.abort()
+        assert found
+
+    asyncio.run(follow())
 
 
 def established(server: Running) -> int:
