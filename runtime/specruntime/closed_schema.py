@@ -19,6 +19,7 @@ Finding = Mapping[str, Any]  # what `ValidationError.errors` lists
 
 TAG_KEYS = ("kind", "format")
 _KEY = re.compile(r"[a-z_0-9.]+: ")
+_WORDS = {"None": "null", "True": "true", "False": "false"}  # pydantic's, as documents write them
 _LONGEST_PATH = 200
 # Findings that say more than what a value should have been.
 _TOLD_APART = ("extra_forbidden", "missing", "union_tag_invalid", "union_tag_not_found", "value_error")
@@ -56,14 +57,21 @@ def worst(error: ValidationError) -> Finding:
     return next((detail for detail in found if detail["type"] == "extra_forbidden"), found[0])
 
 
+def path_of(item: Finding, root: type[BaseModel]) -> str:
+    """The key path that a finding of a validation of `root` is about, an unknown key with its name."""
+    location = item["loc"]
+    if item["type"] == "extra_forbidden":
+        return _dotted(place_of(location[:-1], root).path, str(location[-1]))
+    return place_of(location, root).path
+
+
 def describe(item: Finding, root: type[BaseModel]) -> str:
     """One finding of a validation of `root`."""
     kind, location, context = item["type"], item["loc"], item.get("ctx", {})
     path, below, _ = place_of(location, root)
-    above, beside, _ = place_of(location[:-1], root)
+    beside = place_of(location[:-1], root).below
     if kind == "extra_forbidden":
-        name = str(location[-1])
-        return f"{_shown(_dotted(above, name))}: unknown key, {one_of(name, keys_of(beside))}"
+        return f"{_shown(path_of(item, root))}: unknown key, {one_of(str(location[-1]), keys_of(beside))}"
     if kind == "missing":
         return f"{_shown(path)}: missing, and required; the keys here are {', '.join(keys_of(beside))}"
     if kind == "union_tag_invalid":
@@ -122,11 +130,12 @@ def _expectation(item: Finding) -> str:
         return "expected a list"
     if kind == "string_pattern_mismatch":
         return f"expected text that matches {context['pattern']}"
-    return f"expected {item['msg'].removeprefix('Input should be ').removeprefix('String should have ')}"
+    message = item["msg"].removeprefix("Input should be ").removeprefix("String should have ")
+    return f"expected {_WORDS.get(message, message)}"
 
 
 def _literals(expected: str) -> list[str]:
-    return [part.strip("'") for part in re.split(r", | or ", expected)]
+    return [_WORDS.get(part, part.strip("'")) for part in re.split(r", | or ", expected)]
 
 
 class Place(NamedTuple):

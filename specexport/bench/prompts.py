@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specruntime.bundle import LoadedBundle
+from specruntime.closed_schema import one_of
 from specruntime.errors import CapacityExceeded, InvalidArgument
 
 _KEYS = {"id", "prompt", "category"}
@@ -53,13 +54,15 @@ def _parse_line(place: str, line: str) -> BenchPrompt:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise InvalidArgument(f"{place} is not JSON: {error}") from error
+        raise InvalidArgument(
+            f'{place} is not JSON ({error}), expected an object such as {{"id": "a", "prompt": "Hello"}}'
+        ) from error
     if not isinstance(found, dict):
         raise InvalidArgument(
             f"{place} is a {type(found).__name__}, expected an object with `id` and `prompt`"
         )
     if unknown := sorted(found.keys() - _KEYS):
-        raise InvalidArgument(f"{place}: unknown key {unknown[0]!r}, allowed: {', '.join(sorted(_KEYS))}")
+        raise InvalidArgument(f"{place}: unknown key {unknown[0]!r}, {one_of(unknown[0], sorted(_KEYS))}")
     for key in ("id", "prompt"):
         if not isinstance(found.get(key), str) or not found[key].strip():
             raise InvalidArgument(

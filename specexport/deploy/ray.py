@@ -13,8 +13,9 @@ from specruntime.manifest import Manifest
 APPLICATION = "specruntime_app"
 _README = """# {name} on Ray Serve
 
+    pip install 'CLONE/runtime[ort,server]'    # specruntime, from a clone of its repository
     pip install -r requirements.txt
-    serve run serve.yaml                 # here, with this directory as the working directory
+    serve run serve.yaml                       # here, with this directory as the working directory
     curl localhost:8000/v1/models
 
 Each replica opens `bundle/` and is the OpenAI-compatible server of specruntime: /v1, /health, /ready, /metrics, a page

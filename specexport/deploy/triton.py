@@ -23,7 +23,7 @@ INPUTS = (
 OUTPUTS = (("text", "TYPE_STRING", 1), ("token_ids", "TYPE_INT64", -1), ("finish_reason", "TYPE_STRING", 1))
 _README = """# {name} for Triton
 
-    pip install 'specruntime[ort,text]'                # into the Python that Triton's backend runs
+    pip install 'CLONE/runtime[ort,text]'    # specruntime, from a clone, into the Python that Triton's backend runs
     tritonserver --model-repository=.
 
 `{name}/config.pbtxt` names the inputs (a `prompt` or `prompt_ids`, and sampling options) and the outputs (`text`,

@@ -26,6 +26,8 @@ class Document(Closed):
     name: str
     shape: Annotated[Square | Circle, Field(discriminator="kind")]
     text: str | list[int] = ""
+    neutral: None = None
+    echo: Literal[False] = False
     sizes: dict[str, Square] = {}
     several: list[Square] = []
 
@@ -38,7 +40,7 @@ for _ in range(5000):
 PROBLEMS: list[tuple[dict[str, Any], str]] = [
     (
         {"nmae": "n"},
-        "nmae: unknown key, allowed: name, shape, text, sizes, several; did you mean 'name'?",
+        "nmae: unknown key, allowed: name, shape, text, neutral, echo, sizes, several; did you mean 'name'?",
     ),
     ({"name": 3}, "name: found 3, expected a valid string"),
     ({"shape": {}}, "shape.kind: missing, and required; allowed: square, circle, disc"),
@@ -61,9 +63,11 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
         'sizes.name.side: found "x", expected a valid integer',
     ),
     ({"text": {"a": 1}}, 'text: found {"a": 1}, expected a valid string or a valid list'),
-    ({"a\nb": 1}, "'a\\nb': unknown key, allowed: name, shape, text, sizes, several"),
+    ({"a\nb": 1}, "'a\\nb': unknown key, allowed: name, shape, text, neutral, echo, sizes, several"),
     ({"name": ["\u2028" * 3]}, 'name: found ["\\u2028\\u2028\\u2028"], expected a valid string'),
     ({"name": ["x" * 99]}, f'name: found ["{"x" * 55}..., expected a valid string'),
+    ({"neutral": 3, "echo": True}, "neutral: found 3, expected null"),
+    ({"echo": True}, "echo: found true, allowed: false"),
     ({"name": DEEP}, "name: found a deeply nested list, expected a valid string"),
 ]
 

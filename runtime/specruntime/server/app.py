@@ -155,6 +155,7 @@ async def _answer(
     deadline = time.monotonic() + settings.request_seconds
     asked = await read_body(request, model, settings.max_body_bytes, settings.read_seconds)
     _require_model(served, asked.model)
+    asked = asked.model_copy(update={"model": served.settings.model_name})
     work = await work_of(asked, served.codec, served.max_prompt_tokens)
     stream = AsyncStream(served.scheduler, work, seconds=max(0.0, deadline - time.monotonic()))
     shape = AnswerShape(asked, served.codec)
@@ -240,8 +241,8 @@ def _model(served: Served) -> dict[str, object]:
     }
 
 
-def _require_model(served: Served, name: str) -> None:
-    if name != served.settings.model_name:
+def _require_model(served: Served, name: str | None) -> None:
+    if name is not None and name != served.settings.model_name:
         raise Problem(
             404, f"the model {name[:100]!r} is not served here, {served.settings.model_name!r} is",
             code="model_not_found", parameter="model",
@@ -251,6 +252,13 @@ def _require_model(served: Served, name: str) -> None:
 async def _http_problem(request: Request, error: Exception) -> Response:
     """Errors of routing: no such path, or another method."""
     assert isinstance(error, HTTPException)
-    response = Problem(error.status_code, str(error.detail)).response()
+    message, path = str(error.detail), repr(request.url.path[:100])
+    if error.status_code == 404:
+        message = f"{path} is no path here: GET /openapi.json lists them"
+    if error.status_code == 405:
+        message = (
+            f"{path} does not take {request.method}, allowed: {(error.headers or {}).get('Allow', 'another')}"
+        )
+    response = Problem(error.status_code, message, quotes=True).response()
     response.headers.update(error.headers or {})
     return response

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import re
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from specruntime.closed_schema import describe_problem, worst
+from specruntime.closed_schema import describe_problem, path_of, worst
 from specruntime.server.problems import Problem
 
 M = TypeVar("M", bound=BaseModel)
@@ -63,6 +64,6 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _misfit(error: ValidationError, model: type[BaseModel]) -> Problem:
-    parameter = ".".join(str(part) for part in worst(error)["loc"])[:200] or None
+    parameter = re.sub(r"\[(\d+)\]", r".\1", path_of(worst(error), model))[:200] or None
     message = describe_problem(error, model)
     return Problem(422, message, code="invalid_type", parameter=parameter, quotes=True)

@@ -33,7 +33,8 @@ class ResponseFormat(_Closed):
 class Sampling(_Closed):
     """What both kinds of request share."""
 
-    model: str
+    model: str | None = None
+    """The one that is served, where it is left out."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Seed | None = None

@@ -29,10 +29,14 @@ class Settings:
 def read_api_keys(file: Path) -> tuple[str, ...]:
     """The keys of a file, one a line; empty lines and lines that begin with # are none.
 
-    Raises `InvalidArgument` for a file without a key or one that is not ASCII text.
+    Raises `InvalidArgument` for a file that cannot be read, is not ASCII text or has no key.
     """
     try:
         lines = [line.strip() for line in file.read_text(encoding="ascii").splitlines()]
+    except OSError as error:
+        raise InvalidArgument(
+            f"{file} cannot be read: {error.strerror}; expected API keys, one a line"
+        ) from error
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{file} holds what is not ASCII, expected one key a line") from error
     keys = tuple(line for line in lines if line and not line.startswith("#"))

@@ -101,6 +101,15 @@ def test_values_and_names_that_are_not_known_are_refused(serve: Serve) -> None:
     server = serve()
     assert "did you mean 'max_tokens'" in require_error(ask(server, max_token=3), 422)["message"]
     assert require_error(ask(server, temperature="hot"), 422)["param"] == "temperature"
+    assert require_error(ask(server, prompt=3), 422)["param"] == "prompt", "no names of types"
+    messages = [{"role": "user", "content": [{"type": "text", "text": "x", "url": "y"}]}]
+    told = require_error(
+        call(server, "POST", "/v1/chat/completions", {"model": "scripted", "messages": messages}), 422
+    )
+    assert told["param"] == "messages.0.content.0.url"
+    assert require_error(ask(server, max_token=3), 422)["param"] == "max_token"
+    assert "expected null" in require_error(ask(server, suffix="x"), 422)["message"]
+    assert "allowed: false" in require_error(ask(server, echo=True), 422)["message"]
     others: list[dict[str, Any]] = [
         {"n": 2}, {"echo": True}, {"best_of": 3}, {"suffix": "x"}, {"stop": [""]}, {"prompt": []},
     ]  # fmt: skip
@@ -118,6 +127,12 @@ def test_values_and_names_that_are_not_known_are_refused(serve: Serve) -> None:
     assert require_error(ask(server, model="other"), 404)["code"] == "model_not_found"
 
 
+def test_a_request_without_a_model_is_for_the_one_that_is_served(serve: Serve) -> None:
+    server = serve()
+    status, body, _ = call(server, "POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 2})
+    assert status == 200 and body["model"] == "scripted"
+
+
 def test_prompts_are_bounded_in_tokens(serve: Serve) -> None:
     server = serve(max_prompt_tokens=4)
     assert "at most 4" in require_error(ask(server), 400)["message"]
@@ -125,10 +140,12 @@ def test_prompts_are_bounded_in_tokens(serve: Serve) -> None:
 
 def test_paths_and_methods_have_errors_of_the_same_shape(serve: Serve) -> None:
     server = serve()
-    require_error(call(server, "GET", "/v1/nothing"), 404)
+    told = require_error(call(server, "GET", "/v1/nothing"), 404)
+    assert told["message"] == "'/v1/nothing' is no path here: GET /openapi.json lists them"
     require_error(call(server, "GET", "/v1/models/other"), 404)
     status, body, headers = call(server, "GET", "/v1/completions")
-    require_error((status, body, headers), 405)
+    told = require_error((status, body, headers), 405)
+    assert told["message"] == "'/v1/completions' does not take GET, allowed: POST"
     assert headers["allow"] == "POST"
 
 
@@ -153,6 +170,8 @@ def test_key_files_are_read_line_by_line(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(InvalidArgument, match="one"):
             read_api_keys(file)
+    with pytest.raises(InvalidArgument, match=r"nosuch cannot be read: No such file.*; expected API keys"):
+        read_api_keys(tmp_path / "nosuch")
 
 
 def test_a_full_queue_is_429_and_says_when_to_come_back(serve: Serve) -> None:
