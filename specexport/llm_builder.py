@@ -69,12 +69,20 @@ def recipe_for(
 
 
 def address_of(model: str) -> str:
-    """The address that a recipe gives for what users call a model: a path, a hub repository, or an address itself."""
+    """The address that a recipe gives for what users call a model: a path, a hub repository, or an address itself.
+
+    Raises `InvalidArgument` for what is none of them.
+    """
     if "://" in model or model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf"):
         return model
     if Path(model).exists():
         return f"./{model}"
     repository, _, revision = model.partition("@")
+    if repository.count("/") != 1:
+        raise InvalidArgument(
+            f"{model!r} is neither a bundle nor a checkpoint here, and no repository of the hub; expected a directory, "
+            "a .gguf file or organisation/name@revision"
+        )
     return f"hub://{repository}@{revision or 'main'}"
 
 

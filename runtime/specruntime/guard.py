@@ -76,7 +76,7 @@ def token_ids(ids: Sequence[int] | NDArray[np.integer], vocab_size: int) -> NDAr
             f"token ids are a one-dimensional sequence of integers, found one that is not: {reason}"
         ) from error
     if array.ndim == 1 and array.size == 0:
-        raise EmptyPrompt("no token ids were given: append at least one")
+        raise EmptyPrompt("the prompt is empty: give at least one token")
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InvalidArgument(
             f"token ids are a one-dimensional sequence of integers, found {array.ndim} dimensions of {array.dtype}"

@@ -64,6 +64,8 @@ class _Served:
         """
         for name in unknown:
             raise InvalidArgument(f"{name} is no option of LLM, {one_of(name, _OPTIONS)}")
+        if max_num_seqs is not None and max_num_seqs < 1:
+            raise InvalidArgument(f"max_num_seqs is {max_num_seqs}, expected at least 1")
         path = _bundle_path(model, speculative_config, dtype, max_model_len)
         self._bundle = open_bundle(path, options=EngineOptions(threads, provider), verify=verify, text=True)
         try:
@@ -231,6 +233,11 @@ def _bundle_path(
 
 def _listed(prompts: Any) -> list[Prompt]:
     """One prompt or a list of them, as a list; a list that begins with an integer is one prompt of token ids."""
+    kind = type(prompts)
+    if not issubclass(kind, str | Mapping | Sequence | np.ndarray):
+        raise TypeError(
+            f"the prompts are a {kind.__name__}, expected a text, a list of token ids, or a list of prompts"
+        )
     one = isinstance(prompts, str | Mapping) or (len(prompts) and isinstance(prompts[0], int | np.integer))
     return [prompts] if one else list(prompts)
 

@@ -83,14 +83,14 @@ def memory_of(manifest: Manifest) -> Memory:
     return Memory(graphs["target"], graphs.get("draft"))
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, name: str) -> int:
     """Bytes of a size as people write it: `8GB`, `512 MB`, `1.5GiB`, or a number of bytes.
 
-    Raises `InvalidArgument` naming the forms.
+    Raises `InvalidArgument` with what the size is called and the forms.
     """
     match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].upper() not in _UNITS or float(match[1]) == 0:
-        raise InvalidArgument(f"found {text!r}, expected a size such as 8GB, 512MB or 1.5GiB")
+        raise InvalidArgument(f"{name} is {text!r}, expected a size such as 8GB, 512MB or 1.5GiB")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 

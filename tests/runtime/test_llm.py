@@ -115,6 +115,8 @@ def test_what_cannot_be_answered_is_refused_before_any_answer(llm: LLM) -> None:
     for prompt, error in cases:
         with pytest.raises(error):
             llm.generate([PROMPTS[0], prompt] if prompt != 3.5 else prompt, PARAMS)
+    with pytest.raises(TypeError, match="the prompts are a float, expected a text, a list of token ids, or"):
+        llm.generate(3.5)  # type: ignore[arg-type]
     for params in ({"max_tokens": 3}, [{"max_tokens": 3}], ["max_tokens"]):
         with pytest.raises(InvalidArgument, match="expected SamplingParams"):
             llm.generate(["x"], params)  # type: ignore[arg-type]
@@ -150,7 +152,7 @@ def test_a_bundle_without_tokenizer_takes_ids(tiny_bundle: Path) -> None:
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is no option of LLM, allowed: "),
         ({"dtype": "float16"}, "dtype describes a bundle to be built"),
         ({"speculative_config": {}}, "is one already: leave it out"),
-        ({"max_num_seqs": 0}, "expected at least 1"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0, expected at least 1"),
     ],
 )
 def test_other_options_are_refused(tiny_bundle: Path, options: dict[str, Any], words: str) -> None:

@@ -86,10 +86,10 @@ def test_no_size_of_a_tiny_bundle_is_shown_as_nothing(tiny_bundle: Path) -> None
     ("text", "size"), [("8GB", 8 * 10**9), ("1.5 GiB", 3 * 2**29), ("512mb", 512 * 10**6), ("7", 7)]
 )
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
-    assert parse_size(text) == size
+    assert parse_size(text, "--budget") == size
 
 
 @pytest.mark.parametrize("text", ["", "GB", "8 TBs", "-1GB", "0", "1e9", "nan"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="such as 8GB"):
-        parse_size(text)
+    with pytest.raises(InvalidArgument, match=r"^--budget is .* such as 8GB"):
+        parse_size(text, "--budget")

@@ -59,6 +59,9 @@ def test_addresses_are_what_users_call_a_model(tmp_path: Path, monkeypatch: pyte
     assert address_of("/abs") == "/abs"
     assert address_of("pypi://a==1/b.gguf") == "pypi://a==1/b.gguf"
     assert address_of("org/name") == "hub://org/name@main"
+    for neither in ("nosuch.bundle", "no/such/thing"):
+        with pytest.raises(InvalidArgument, match="is neither a bundle nor a checkpoint here"):
+            address_of(neither)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def inspect_command(bundle: Path, as_json: bool, memory: bool = False, budget: s
         raise click.UsageError("--budget is what --memory is set against: give both.")
     if memory:
         told = summarise_memory(
-            load_manifest(bundle, verify=False), None if budget is None else parse_size(budget)
+            load_manifest(bundle, verify=False), None if budget is None else parse_size(budget, "--budget")
         )
         click.echo(json.dumps(told, ensure_ascii=False) if as_json else render_memory(told))
         return
