@@ -25,27 +25,29 @@ def measure_step_times(
 def measure_window_times(
     spec: GraphSpec, root: Path, *, options: EngineOptions | None = None, repeats: int = _REPEATS
 ) -> dict[str, float]:
-    """Median milliseconds by profile name, about `CONTEXT_ROWS` tokens in the cache (fewer where they do not fit)."""
+    """Median milliseconds by profile name, about `CONTEXT_ROWS` tokens in the cache (fewer where they do not fit).
+
+    The windows take turns, so that what disturbs the machine for a while disturbs all of them.
+    """
     engine = open_engine(spec, root, options or EngineOptions())
     try:
         context = engine.new_context()
         try:
             windows = [context.window(profile.name) for profile in spec.profiles]
-            return {w.profile.name: round(_time_window(context, w, repeats), 3) for w in windows}
+            rounds = [[_time_window(context, window) for window in windows] for _ in range(repeats)]
+            medians = (round(1e3 * median(times), 3) for times in zip(*rounds, strict=True))
+            return dict(zip((window.profile.name for window in windows), medians, strict=True))
         finally:
             context.close()
     finally:
         engine.close()
 
 
-def _time_window(context: Context, window: Window, repeats: int) -> float:
+def _time_window(context: Context, window: Window) -> float:
     stage_window(context, window)
-    times = []
-    for _ in range(repeats):
-        began = perf_counter()
-        context.run(window)
-        times.append(perf_counter() - began)
-    return median(times) * 1e3
+    began = perf_counter()
+    context.run(window)
+    return perf_counter() - began
 
 
 def stage_window(context: Context, window: Window) -> None:
