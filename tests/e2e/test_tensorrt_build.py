@@ -194,7 +194,7 @@ def test_step_times_say_why_there_are_none(no_driver: None, bundle: Path) -> Non
 def test_inspect_shows_the_engine(bundle: Path) -> None:
     shown = run("inspect", bundle).output
     assert "2 attentions fused" in shown and "4 KV caches updated in place" in shown
-    assert "MB of weights" in shown and "read a whole KV cache" in shown
+    assert "kB of weights" in shown and "read a whole KV cache" in shown
     document = json.loads(run("inspect", bundle, "--json").output)
     assert document["graphs"]["target"]["engine_report"]["fused_attention"] == LAYERS
 
