@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from statistics import geometric_mean, median
 from typing import Any
 
+from benchmarks.tables import kept, speeds
 from tests.conftest import REPOSITORY
 
 FIGURES = REPOSITORY / "docs" / "figures"
@@ -108,6 +110,30 @@ def test_the_adaptive_bundle_alone_is_what_the_readme_says() -> None:
     assert (
         f"{prose:.2f}x on chat and story, {overall:.2f}x overall, {worst:.2f}x on the worst prompt" in readme
     )
+
+
+def test_the_table_of_other_systems_holds_the_stored_results() -> None:
+    report = json.loads((FIGURES / "peers.json").read_text())
+    text = (REPOSITORY / "docs" / "benchmark.md").read_text()
+    found = {
+        system: {prompt: median(values) for prompt, values in by_prompt.items()}
+        for system, by_prompt in speeds(report).items()
+    }
+
+    def mean(system: str, mode: str, categories: tuple[str, ...] = ()) -> float:
+        values = found[f"{system} {mode}"]
+        chosen = [v for p, v in values.items() if not categories or report["categories"][p] in categories]
+        return geometric_mean(chosen)
+
+    systems = [name.removesuffix(" plain") for name in found if name.endswith(" plain")]
+    assert len(systems) >= 9
+    for system in systems:
+        plain, lookup = mean(system, "plain"), mean(system, "lookup")
+        copying = mean(system, "lookup", (*COPYING, "summary"))
+        share = kept(report, f"{system} plain").split(",")[0]
+        name = system.replace("GenAI fp16", "GenAI, fp16")
+        cells = f"{plain:.1f} | {mean(system, 'plain', PROSE):.1f} | {copying:.1f} | {max(plain, lookup):.1f} | {share}"
+        assert f"| {name} | {cells} |" in text, f"docs/benchmark.md lacks: | {name} | {cells} |"
 
 
 def test_the_stored_results_reach_what_the_readme_says() -> None:
