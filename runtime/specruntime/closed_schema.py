@@ -21,8 +21,12 @@ TAG_KEYS = ("kind", "format")
 _KEY = re.compile(r"[a-z_0-9.]+: ")
 _WORDS = {"None": "null", "True": "true", "False": "false"}  # pydantic's, as documents write them
 _LONGEST_PATH = 200
+UNSUPPORTED = "unsupported"
+"""The type of a finding about a value that a model knows and refuses, whose message is what it expects and why."""
 # Findings that say more than what a value should have been.
-_TOLD_APART = ("extra_forbidden", "missing", "union_tag_invalid", "union_tag_not_found", "value_error")
+_TOLD_APART = (
+    "extra_forbidden", "missing", "union_tag_invalid", "union_tag_not_found", "value_error", UNSUPPORTED,
+)  # fmt: skip
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
@@ -38,7 +42,7 @@ def one_of(name: str, allowed: Iterable[str]) -> str:
 
 
 def describe_problem(error: ValidationError, root: type[BaseModel]) -> str:
-    """The problem worth mending first: an unknown key before all others, since it explains them.
+    """The problem worth mending first, which is `worst`'s.
 
     Where a value may be of several kinds, what is expected of each.
     """
@@ -52,9 +56,10 @@ def describe_problem(error: ValidationError, root: type[BaseModel]) -> str:
 
 
 def worst(error: ValidationError) -> Finding:
-    """An unknown key, else what comes first."""
+    """A value that is refused for a reason of its own, since it explains unknown keys too; else an unknown key."""
     found = error.errors(include_url=False)
-    return next((detail for detail in found if detail["type"] == "extra_forbidden"), found[0])
+    ranked = sorted(found, key=lambda item: (item["type"] != UNSUPPORTED, item["type"] != "extra_forbidden"))
+    return ranked[0]
 
 
 def path_of(item: Finding, root: type[BaseModel]) -> str:

@@ -169,7 +169,7 @@ async def _answer(
     except BaseException:
         stream.close()
         raise
-    with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+    with_usage = asked.stream_options is not None and asked.stream_options.include_usage is True
     return EventStream(_events(served, request, shape, stream, first, with_usage), settings.write_seconds)
 
 

@@ -1,12 +1,16 @@
-"""What a client may ask for: the fields of the OpenAI API that are honoured, and those of this server beside them.
+"""The fields that a request may have: those of the OpenAI API, and those that this server adds.
 
-Owns names, types and ranges. A field that is known and cannot be honoured has its neutral value as the only one; every
-other name is refused.
+Owns names, types and ranges. A field that is known and cannot be honoured takes only the values that change nothing
+(`Neutral`), as clients dump them; every other name is refused. docs/serving.md lists the fields.
 """
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from specruntime.closed_schema import UNSUPPORTED
+from specruntime.server.neutral import Neutral
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -16,6 +20,10 @@ StopText = Annotated[str, Field(min_length=1, max_length=256)]
 TokenName = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 MAX_STOPS = 16
 MAX_TOP = 20
+_TOOLS = "tools are not supported"
+_TEXT = "this server reads and writes text only"
+_CACHE = "prompts that begin alike are reused without being asked to, while a slot holds them"
+_REASONING = "reasoning is not kept apart from content"
 
 
 class _Closed(BaseModel):
@@ -23,11 +31,13 @@ class _Closed(BaseModel):
 
 
 class StreamOptions(_Closed):
-    include_usage: bool = False
+    include_usage: bool | None = None
+    include_obfuscation: Annotated[Any, Neutral(False, why="events are not padded")] = None
 
 
-class ResponseFormat(_Closed):
-    type: Literal["text"]
+class PromptCacheOptions(_Closed):
+    mode: Annotated[Any, Neutral("implicit", why=_CACHE)] = None
+    ttl: Annotated[Any, Neutral("30m", why=_CACHE)] = None
 
 
 class Sampling(_Closed):
@@ -47,10 +57,11 @@ class Sampling(_Closed):
     max_tokens: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Annotated[str, Field(max_length=256)] | None = None
-    n: Literal[1] | None = None
+    user: str | None = None
+    n: Annotated[Any, Neutral(1, why="one answer per request")] = None
     # Beyond the API of OpenAI, named as in vLLM where it has them.
-    top_k: TokenId | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    """0 and -1 are off."""
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
@@ -72,22 +83,44 @@ class Sampling(_Closed):
 
 
 class TextPart(_Closed):
-    type: Literal["text"]
+    type: Annotated[Any, Neutral("text", why=_TEXT, null=False)]
     text: str
+    prompt_cache_breakpoint: Annotated[Any, Neutral(why=_CACHE)] = None
 
 
 class ChatMessage(_Closed):
+    """A message of any role. Clients send messages of answers back with all their fields."""
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    content: str | Annotated[list[TextPart], Field(min_length=1)] | None
+    """Null for an assistant that said nothing."""
     name: str | None = None
-    refusal: None = None
-    tool_calls: None = None
+    tool_call_id: str | None = None
+    annotations: Annotated[Any, Neutral([], why=_TEXT)] = None
+    audio: Annotated[Any, Neutral(why=_TEXT)] = None
+    function_call: Annotated[Any, Neutral(why=_TOOLS)] = None
+    refusal: Annotated[Any, Neutral("", why="chat templates take content only")] = None
+    tool_calls: Annotated[Any, Neutral([], why=_TOOLS)] = None
+    # The message classes of the official client's `parse` and of LiteLLM have these.
+    parsed: Annotated[Any, Neutral(why="structured output is not supported")] = None
+    provider_specific_fields: Annotated[Any, Neutral({}, why="this server gives none")] = None
+    reasoning_content: Annotated[Any, Neutral("", why=_REASONING)] = None
+    thinking_blocks: Annotated[Any, Neutral([], why=_REASONING)] = None
+
+    @field_validator("content")
+    @classmethod
+    def _require_content(cls, content: Any, others: ValidationInfo) -> Any:
+        if content is None and others.data.get("role", "assistant") != "assistant":
+            raise PydanticCustomError(UNSUPPORTED, "text; only an assistant's content may be null")
+        return content
 
     def as_mapping(self) -> dict[str, Any]:
-        """What chat templates take."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        named = {} if self.name is None else {"name": self.name}
-        return {"role": self.role, "content": text, **named}
+        """The fields that chat templates take, those that were given."""
+        parts = self.content if isinstance(self.content, list) else ()
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in parts)
+        optional = {"name": self.name, "tool_call_id": self.tool_call_id}
+        given = {name: value for name, value in optional.items() if value is not None}
+        return {"role": self.role, "content": text, **given}
 
 
 class ChatRequest(Sampling):
@@ -97,8 +130,29 @@ class ChatRequest(Sampling):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
-    response_format: ResponseFormat | None = None
-    store: Literal[False] | None = None
+    # Labels of a hosted service: any text passes and changes nothing.
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: Annotated[Any, Neutral("in_memory", why=_CACHE)] = None
+    audio: Annotated[Any, Neutral(why=_TEXT)] = None
+    function_call: Annotated[Any, Neutral("none", "auto", why=_TOOLS)] = None
+    functions: Annotated[Any, Neutral([], why=_TOOLS)] = None
+    metadata: Annotated[Any, Neutral({}, why="requests are not stored")] = None
+    modalities: Annotated[Any, Neutral(["text"], why=_TEXT)] = None
+    moderation: Annotated[Any, Neutral(why="answers are not moderated")] = None
+    parallel_tool_calls: Annotated[Any, Neutral(True, False, why=_TOOLS)] = None
+    prediction: Annotated[Any, Neutral(why="drafts come from the bundle")] = None
+    reasoning_effort: Annotated[Any, Neutral(why="how long a model reasons is not controlled")] = None
+    response_format: Annotated[Any, Neutral({"type": "text"}, why="structured output is not supported")] = (
+        None
+    )
+    service_tier: Annotated[Any, Neutral("auto", "default", why="requests come first, first served")] = None
+    store: Annotated[Any, Neutral(False, why="requests are not stored")] = None
+    tool_choice: Annotated[Any, Neutral("none", "auto", why=_TOOLS)] = None
+    tools: Annotated[Any, Neutral([], why=_TOOLS)] = None
+    verbosity: Annotated[Any, Neutral("medium", why="how much a model says is not controlled")] = None
+    web_search_options: Annotated[Any, Neutral(why="this server does not search the web")] = None
 
     @property
     def top_logprobs_wanted(self) -> int | None:
@@ -116,11 +170,12 @@ class CompletionRequest(Sampling):
         str
         | Annotated[list[TokenId], Field(min_length=1)]
         | Annotated[list[str], Field(min_length=1, max_length=1)]
+        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=1)]
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
-    echo: Literal[False] | None = None
-    best_of: Literal[1] | None = None
-    suffix: None = None
+    echo: Annotated[Any, Neutral(False, why="answers begin after the prompt")] = None
+    best_of: Annotated[Any, Neutral(1, why="one answer per request")] = None
+    suffix: Annotated[Any, Neutral("", why="answers are not written to end before a text")] = None
 
     @property
     def top_logprobs_wanted(self) -> int | None:

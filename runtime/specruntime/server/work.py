@@ -20,7 +20,7 @@ from specruntime.text import TextCodec
 _LONG_TEXT = 2000  # characters whose tokens are worth a thread
 # Fields that the request and the parameters call the same.
 _SAME = (
-    "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens",
+    "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens",
     "ignore_eos", "accept", "stop_token_ids",
 )  # fmt: skip
 
@@ -40,7 +40,7 @@ async def work_of(
 
 def sampling_params(asked: Sampling) -> SamplingParams:
     """Raises `InvalidArgument` for values that do not go together."""
-    if asked.stream_options is not None and not asked.stream:
+    if asked.stream_options is not None and asked.stream_options.include_usage and not asked.stream:
         raise Problem(400, "stream_options is given without stream: true", parameter="stream_options")
     if isinstance(asked, ChatRequest) and asked.top_logprobs and not asked.logprobs:
         raise Problem(400, "top_logprobs is given without logprobs: true", parameter="top_logprobs")
@@ -54,6 +54,7 @@ def sampling_params(asked: Sampling) -> SamplingParams:
     temperature = 1.0 if asked.temperature is None else asked.temperature
     return SamplingParams(
         temperature=temperature if temperature >= 1e-6 else 0.0,
+        top_k=max(asked.top_k or 0, 0),
         seed=secrets.randbits(63) if asked.seed is None else asked.seed,
         stop=asked.stop or (),  # type: ignore[arg-type]  # a string and a list are taken too
         logit_bias=biases,
@@ -68,6 +69,8 @@ async def _prompt_ids(asked: ChatRequest | CompletionRequest, codec: TextCodec |
         prompt = asked.prompt
         if isinstance(prompt, list) and isinstance(prompt[0], int):
             return [int(token) for token in prompt]
+        if isinstance(prompt, list) and isinstance(prompt[0], list):
+            return [int(token) for token in prompt[0]]
         text = prompt if isinstance(prompt, str) else str(prompt[0])
         known = _require_codec(codec)
         return await asyncio.to_thread(known.encode, text) if len(text) > _LONG_TEXT else known.encode(text)
