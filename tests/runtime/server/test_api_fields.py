@@ -91,7 +91,7 @@ def fields_of(param: Any) -> dict[str, tuple[Any, bool]]:
     """Types of a TypedDict of the client, and whether the field is required."""
     hints = typing_extensions.get_type_hints(param, include_extras=True)
     plain = typing_extensions.get_type_hints(param)
-    required = (Required, typing_extensions.Required)
+    required: tuple[Any, ...] = (Required, typing_extensions.Required)
     return {name: (plain[name], get_origin(hint) in required) for name, hint in hints.items()}
 
 
@@ -203,7 +203,7 @@ def test_the_document_lists_the_fields_of_the_models() -> None:
     assert {path for path, item in found.items() if item is None} == HONOURED | LABELS | OBJECTS
 
 
-@pytest.mark.parametrize("message", [ChatCompletionMessage, ParsedChatCompletionMessage[NoneType]])
+@pytest.mark.parametrize("message", [ChatCompletionMessage, ParsedChatCompletionMessage[None]])
 def test_messages_of_the_client_can_be_sent_back(message: type[BaseModel]) -> None:
     """With every field that the client's class has, as it dumps them."""
     said = message.model_validate({"role": "assistant", "content": "x"}).model_dump()
@@ -236,15 +236,15 @@ def test_neutral_values_change_nothing_of_an_answer(tiny_server: Running) -> Non
     options: dict[str, Any] = {"model": "tiny-random", "max_tokens": 8, "temperature": 0}
     top = {path: values for path, (values, _) in NEUTRAL.items() if "." not in path and "[" not in path}
     chat = {path: values for path, values in top.items() if path in ChatRequest.model_fields}
-    message = {"role": "user", "content": "the quick brown fox"}
+    message: Any = {"role": "user", "content": "the quick brown fox"}
     plain = client.chat.completions.create(messages=[message], **options)
     for pick in (0, -1):
         given = {path: values[pick] for path, values in chat.items()}
         answer = client.chat.completions.create(messages=[message], **options, extra_body=given)
         assert answer.choices == plain.choices
-    said = plain.choices[0].message.model_dump()
+    said: Any = plain.choices[0].message.model_dump()
     again = client.chat.completions.create(messages=[message, said, message], **options)
-    short = {"role": "assistant", "content": said["content"]}
+    short: Any = {"role": "assistant", "content": said["content"]}
     assert (
         again.choices == client.chat.completions.create(messages=[message, short, message], **options).choices
     )
