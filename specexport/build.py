@@ -13,7 +13,7 @@ import yaml
 from specexport.build_record import BuiltGraph, build_record, bundle_manifest
 from specexport.bundle_place import check_output
 from specexport.bundle_writer import staged_bundle, write_build_record, write_manifest
-from specexport.canonical_draft import canonical_draft_key, export_canonical_draft
+from specexport.canonical_draft import canonical_draft_key, export_canonical_draft, read_tapped
 from specexport.canonical_graph import CanonicalGraph, canonical_key, export_canonical
 from specexport.check_prompts import require_usable_prompts
 from specexport.compiled_graph import CompiledGraph, check_parity, compile_graph
@@ -215,6 +215,8 @@ def _export(recipe: Recipe, checkpoints: RecipeCheckpoints, force: bool) -> dict
     if isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
         # The draft first: one that does not fit is refused before the minutes that tracing a large target takes.
         drafting = _export_feature_draft(recipe, recipe.draft, checkpoints, force)
+        if (tapped := read_tapped(drafting)) is not None and tapped.doubt is not None:
+            checkpoints.announce(f"warning: {tapped.doubt}")
         return {"target": _export_model(recipe, checkpoints, "target", force), "draft": drafting}
     graphs = {name: _export_model(recipe, checkpoints, name, force) for name in checkpoints.digests}
     sides = [(graph.name, graph.tokenizer, graph.facts.vocab_size) for graph in graphs.values()]

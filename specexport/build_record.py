@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from specexport.bundle_writer import record_files
+from specexport.canonical_draft import read_tapped
 from specexport.compiled_graph import CompiledGraph
 from specexport.currency import LIBRARIES
 from specexport.draft_specs import adaptive_spec, draft_spec
@@ -14,10 +15,18 @@ from specexport.fidelity import FidelityReport
 from specexport.parity import ParityReport
 from specexport.parity_draft import DraftParityReport
 from specexport.profile_times import ProfileTimes
-from specexport.recipe import Recipe
+from specexport.recipe import EagleDraft, MedusaDraft, Recipe
 from specexport.tensorrt.compile import CompiledEngine
 from specexport.tokenizer_files import describe_tokenizer
-from specruntime.manifest import SCHEMA_VERSION, CheckPrompt, CheckSpec, GraphSpec, Manifest, PrepackedWeights
+from specruntime.manifest import (
+    SCHEMA_VERSION,
+    CheckPrompt,
+    CheckSpec,
+    DraftSpec,
+    GraphSpec,
+    Manifest,
+    PrepackedWeights,
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def bundle_manifest(
         producer=f"specexport {version('specexport')}",
         precision=recipe.shown_precision,
         target=graphs["target"].placed("target"),
-        draft=draft_spec(recipe.draft, graphs["draft"].placed("draft") if "draft" in graphs else None),
+        draft=_draft_spec(recipe, graphs),
         adaptive=adaptive_spec(recipe.draft, {name: found.by_name for name, found in times.items()}),
         eos_token_ids=target.eos_token_ids,
         tokenizer=describe_tokenizer(root, "tokenizer") if target.tokenizer is not None else None,
@@ -90,6 +99,14 @@ def bundle_manifest(
         check=_check_spec(recipe),
         files=record_files(root),
     )
+
+
+def _draft_spec(recipe: Recipe, graphs: Mapping[str, BuiltGraph]) -> DraftSpec:
+    if "draft" not in graphs:
+        return draft_spec(recipe.draft, None)
+    reads_features = isinstance(recipe.draft, (EagleDraft, MedusaDraft))
+    tapped = read_tapped(graphs["draft"].compiled.canonical) if reads_features else None
+    return draft_spec(recipe.draft, graphs["draft"].placed("draft"), tapped)
 
 
 def _check_spec(recipe: Recipe) -> CheckSpec:

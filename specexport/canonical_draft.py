@@ -7,6 +7,7 @@ precision, capacity, how many candidates it names.
 import gc
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from specexport.canonical_graph import CanonicalGraph
 from specexport.digests import code_digest
-from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads
+from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads, TappedLayers
 from specexport.draft_reference import save_draft_reference, take_draft_reference
 from specexport.export import freeze_rope
 from specexport.export.trace_draft import trace_eagle, trace_medusa
@@ -102,6 +103,12 @@ def read_features(draft: CanonicalGraph) -> FeatureSpec:
     return FeatureSpec(taps=tuple(record["taps"]), projection=projection)
 
 
+def read_tapped(draft: CanonicalGraph) -> TappedLayers | None:
+    """The layers of the target that an EAGLE-3 draft reads, and how that is known; None for other kinds."""
+    found = read_record(draft.directory)["tapped"]
+    return TappedLayers(tuple(found["entering"]), found["reason"], found["doubt"]) if found else None
+
+
 def _write_entry(
     draft: HeadDraft,
     target: DraftTarget,
@@ -133,4 +140,14 @@ def _write_entry(
         "padded_vocab_size": padded,
     }
     heads = draft.config.heads if isinstance(draft, MedusaHeads) else None
-    write_record(directory, {"facts": facts, "rope": rope, "taps": taps, "heads": heads})
+    tapped = draft.config.tapped if isinstance(draft, Eagle3Draft) else None
+    write_record(
+        directory,
+        {
+            "facts": facts,
+            "rope": rope,
+            "taps": taps,
+            "tapped": asdict(tapped) if tapped is not None else None,
+            "heads": heads,
+        },
+    )

@@ -47,9 +47,14 @@ def checkpoint_digests(recipe: Recipe) -> dict[str, str]:
 
 
 def feature_draft_digest(draft: EagleDraft | MedusaDraft) -> str:
-    """Hex SHA-256 that changes when the files of a draft on the target's features do. Raises `SourceError`."""
+    """Hex SHA-256 that changes when the files of a draft on the target's features do, or the layers it is said to read.
+
+    Raises `SourceError`.
+    """
     if isinstance(draft.source, str):
-        return locate_draft(draft.source).digest
+        digest = locate_draft(draft.source).digest
+        stated = draft.layer_ids if isinstance(draft, EagleDraft) else None
+        return digest if stated is None else text_sha256(digest + stated.model_dump_json())
     made = {"kind": draft.kind, "source": draft.source.model_dump(), "torch": version("torch")}
     return text_sha256(json.dumps(made, sort_keys=True))
 

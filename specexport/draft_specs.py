@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from specexport.draft_models.tapped_layers import TappedLayers
 from specexport.draft_profiles import LAW_SUFFIX
 from specexport.plan_checks import DRAFT_PROFILE
 from specexport.recipe import (
@@ -19,8 +20,8 @@ from specruntime import manifest
 from specruntime.manifest import AdaptiveSpec, DraftSpec, GraphSpec, TreeSpec
 
 
-def draft_spec(draft: Draft, graph: GraphSpec | None) -> DraftSpec:
-    """The manifest's entry; `graph` is the draft's own, None for kinds without one."""
+def draft_spec(draft: Draft, graph: GraphSpec | None, tapped: TappedLayers | None = None) -> DraftSpec:
+    """The manifest's entry; `graph` is the draft's own, None for kinds without one, `tapped` what an EAGLE-3 reads."""
     match draft:
         case NgramDraft():
             return manifest.NgramDraft(k=draft.k, max_n=draft.max_n, min_n=draft.min_n)
@@ -42,6 +43,9 @@ def draft_spec(draft: Draft, graph: GraphSpec | None) -> DraftSpec:
                 tree=_tree(draft.shape) if draft.shape is not None else None,
                 dynamic=manifest.DynamicTree(nodes=dynamic.nodes, branch=dynamic.branch) if dynamic else None,
                 stop_below=draft.stop_below,
+                tapped=manifest.TappedLayers(entering=tapped.entering, reason=tapped.reason)
+                if tapped
+                else None,
                 graph=graph,
             )
 

@@ -9,6 +9,7 @@ from specexport.draft_models import (
     Eagle3Draft,
     EagleDraft,
     MedusaHeads,
+    StatedLayers,
     draft_target,
     load_eagle,
     load_medusa,
@@ -33,7 +34,7 @@ class RecipeCheckpoints:
     def __init__(self, recipe: Recipe, announce: Announce, digests: Mapping[str, str] | None = None) -> None:
         """`digests`: `checkpoint_digests` of the recipe, where they are known; else the files are fetched here."""
         self._recipe = recipe
-        self._announce = announce
+        self.announce = announce
         self._loaded: dict[str, Checkpoint] = {}
         if digests is None:
             announce("fetching the checkpoint")
@@ -47,7 +48,7 @@ class RecipeCheckpoints:
         draft, target = self._recipe.draft, self._load("target")
         assert isinstance(draft, (EagleRecipe, MedusaRecipe)), "only these read features"
         side = draft_target(target.model, name=target.name, vocab_size=target.vocab_size)
-        self._announce("loading the draft into PyTorch")
+        self.announce("loading the draft into PyTorch")
         with naming_source("draft"):
             return _feature_draft(draft, side), side
 
@@ -59,7 +60,7 @@ class RecipeCheckpoints:
         if name not in self._loaded:
             recipe = self._recipe
             target = self._load("target") if name == "draft" else None
-            self._announce(f"loading the {name} into PyTorch")
+            self.announce(f"loading the {name} into PyTorch")
             spec = recipe.draft if name == "draft" and isinstance(recipe.draft, ModelDraft) else recipe.target
             self._loaded[name] = load_checkpoint(spec, recipe.precision, target=target)
         return self._loaded[name]
@@ -86,6 +87,18 @@ def _heads(draft: MedusaRecipe, target: DraftTarget) -> MedusaHeads:
 def _eagle(draft: EagleRecipe, target: DraftTarget) -> EagleDraft | Eagle3Draft:
     source = draft.source
     if isinstance(source, str):
-        return load_eagle(locate_draft(source).directory, draft.kind, target, feature_draft_name(draft))
+        stated = _stated_layers(draft)
+        return load_eagle(
+            locate_draft(source).directory, draft.kind, target, feature_draft_name(draft), stated
+        )
     made = source.random
     return random_eagle(draft.kind, target, seed=made.seed, draft_vocab_size=made.draft_vocab_size)
+
+
+def _stated_layers(draft: EagleRecipe) -> StatedLayers | None:
+    ids = draft.layer_ids
+    if ids is None:
+        return None
+    return (
+        StatedLayers("entering", ids.entering) if ids.entering else StatedLayers("leaving", ids.leaving or ())
+    )

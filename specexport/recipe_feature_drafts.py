@@ -44,6 +44,26 @@ class RandomMedusaSource(Closed):
     random: RandomMedusa
 
 
+class LayerIds(Closed):
+    """Three layers of the target by number, counted by what enters them or by what leaves them."""
+
+    entering: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt] | None = Field(
+        None, examples=[[2, 15, 27]]
+    )
+    """The features are what enters these layers; the number of layers stands for what leaves the last."""
+    leaving: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt] | None = Field(
+        None, examples=[[1, 14, 26]]
+    )
+    """The features are what leaves these layers."""
+
+    @model_validator(mode="after")
+    def _check_form(self) -> Self:
+        if (self.entering is None) is (self.leaving is None):
+            found = "neither entering nor leaving" if self.entering is None else "both entering and leaving"
+            raise ValueError(f"layer_ids: found {found}, expected one of them")
+        return self
+
+
 def _eagle_form(value: Any) -> str:
     return "RandomEagleSource" if isinstance(value, (dict, RandomEagleSource)) else "Address"
 
@@ -106,6 +126,9 @@ class EagleDraft(OwnGraph, Lengths):
     kind: Literal["eagle", "eagle3"]
     source: Annotated[EagleSource, Field(examples=["./my-draft"])]
     """The draft: ./directory, hub://org/name@revision, or a seed."""
+    layer_ids: LayerIds | None = None
+    """EAGLE-3: the layers of the target that the draft reads, in place of what its config.json says or is taken to
+    say."""
     tree: StaticTree | None = None
     """Tokens drafted per round where they are a tree of fixed shape."""
     dynamic_tree: DynamicTree | None = None
@@ -155,6 +178,11 @@ class EagleDraft(OwnGraph, Lengths):
                 f"stop_below: found {self.stop_below} beside {beside}, allowed with a chain (k); leave out one of them"
             )
         source = self.source
+        if self.layer_ids is not None and (self.kind == "eagle" or not isinstance(source, str)):
+            found = (
+                "kind eagle, which reads the last hidden state" if self.kind == "eagle" else "random weights"
+            )
+            raise ValueError(f"layer_ids: found with {found}; allowed with the files of an eagle3 draft")
         if (
             self.kind == "eagle"
             and not isinstance(source, str)

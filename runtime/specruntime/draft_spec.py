@@ -106,6 +106,14 @@ class MedusaDraft(Closed):
         return len(self.tree.parents)
 
 
+class TappedLayers(Closed):
+    """The hidden states of the target that feed an EAGLE-3 draft: what enters these layers, and how that is known."""
+
+    entering: Annotated[tuple[Index, ...], Field(min_length=1, max_length=MAX_LAYERS)]
+    """The number of layers stands for what leaves the last."""
+    reason: Annotated[str, Field(max_length=400)]
+
+
 class EagleDraft(Closed):
     """One decoder layer on target features, `k` steps deep: a chain, a static `tree`, or a `dynamic` one.
 
@@ -117,6 +125,7 @@ class EagleDraft(Closed):
     tree: TreeSpec | None = None
     dynamic: DynamicTree | None = None
     stop_below: Share | None = None
+    tapped: TappedLayers | None = None
     graph: GraphSpec
 
     @property

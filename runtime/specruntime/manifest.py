@@ -18,6 +18,7 @@ from specruntime.draft_spec import (
     ModelDraft,
     NgramDraft,
     NoneDraft,
+    TappedLayers,
     TreeSpec,
     draft_graph,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "Profile",
     "RelativePath",
     "Sha256",
+    "TappedLayers",
     "TensorSpec",
     "TokenizerSpec",
     "TreeSpec",

@@ -123,8 +123,7 @@ def render_summary(summary: dict[str, Any]) -> str:
     ]
     for role, graph in summary["graphs"].items():
         lines += _render_graph(role, graph)
-    options = ", ".join(f"{key} {value}" for key, value in summary["draft"].items() if key != "kind")
-    lines.append(f"drafts   {summary['draft']['kind']}{': ' + options if options else ''}")
+    lines += _render_draft(summary["draft"])
     text = (
         "chat template"
         if summary["chat_template"]
@@ -137,6 +136,15 @@ def render_summary(summary: dict[str, Any]) -> str:
     check = summary["check"]
     lines.append(f"check    {check['prompts']} prompts, {check['max_new_tokens']} new tokens each")
     return "\n".join(lines)
+
+
+def _render_draft(draft: dict[str, Any]) -> list[str]:
+    options = ", ".join(f"{key} {value}" for key, value in draft.items() if key not in ("kind", "tapped"))
+    lines = [f"drafts   {draft['kind']}{': ' + options if options else ''}"]
+    if tapped := draft.get("tapped"):
+        layers = ", ".join(map(str, tapped["entering"]))
+        lines.append(f"         on what enters layers {layers} of the target ({tapped['reason']})")
+    return lines
 
 
 def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from specexport.draft_models.loading import load_eagle, load_medusa
 from specexport.draft_models.masks import unrolled_mask
 from specexport.draft_models.medusa import MedusaHeads
 from specexport.draft_models.saving import save_draft
+from specexport.draft_models.tapped_layers import StatedLayers, TappedLayers, default_layer_ids
 from specexport.draft_models.targets import DraftTarget, draft_target
 
 __all__ = [
@@ -21,6 +22,9 @@ __all__ = [
     "EagleDraft",
     "MedusaConfig",
     "MedusaHeads",
+    "StatedLayers",
+    "TappedLayers",
+    "default_layer_ids",
     "draft_target",
     "embeddings_sha256",
     "load_eagle",

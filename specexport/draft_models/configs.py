@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from transformers import LlamaConfig
 
+from specexport.draft_models.tapped_layers import TappedLayers
 from specexport.errors import CheckpointUnsupported, shorten_reason
 
 
@@ -37,8 +38,8 @@ class EagleConfig:
     target_vocab_size: int
     draft_vocab_size: int
     """Rows of the draft's own LM head (EAGLE-3); the target's vocabulary where the head is shared."""
-    layer_ids: tuple[int, ...] = ()
-    """EAGLE-3: the features are what enters these layers of the target."""
+    tapped: TappedLayers | None = None
+    """EAGLE-3: which hidden states of the target are the features."""
     norm_before_residual: bool = False
     """EAGLE-3: the residual of the layer is the normed hidden state rather than the bare one."""
     norm_output: bool = False
@@ -51,6 +52,11 @@ class EagleConfig:
     """EAGLE-1/2: the first decoder layer norms its input, as further layers always do."""
     own_embeddings: bool = False
     """The checkpoint brings its embedding table; else it is the target's."""
+
+    @property
+    def layer_ids(self) -> tuple[int, ...]:
+        """The features are what enters these layers of the target; () for EAGLE-1/2."""
+        return self.tapped.entering if self.tapped is not None else ()
 
     @property
     def hidden_size(self) -> int:

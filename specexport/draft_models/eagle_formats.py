@@ -12,14 +12,13 @@ from transformers import LlamaConfig
 
 from specexport.draft_models.configs import EagleConfig, describing_layers
 from specexport.draft_models.files import DraftFiles
+from specexport.draft_models.tapped_layers import StatedLayers, tapped_layers
 from specexport.draft_models.targets import DraftTarget
 from specexport.errors import CheckpointUnsupported
 
 EagleKind = Literal["eagle", "eagle3"]
 
 SHA256_KEY = "target_embeddings_sha256"
-LAYER_IDS_KEY = "eagle_aux_hidden_state_layer_ids"
-FEATURE_LAYERS = 3
 EMBEDDINGS = "embed_tokens.weight"
 _UNSUPPORTED = {
     "fc_norm": "norms in front of the joining projection",
@@ -44,30 +43,29 @@ class EagleFormat:
         return parameter
 
 
-def default_layer_ids(layers: int) -> tuple[int, ...]:
-    """The published choice for EAGLE-3: what enters layers 2, n/2 and n-3."""
-    return (2, layers // 2, layers - 3)
-
-
 def stored_kind(files: DraftFiles) -> EagleKind:
     """Of a file that holds one of the two."""
     return "eagle3" if any(key.startswith("midlayer.") for key in files.weights) else "eagle"
 
 
-def read_eagle_format(files: DraftFiles, kind: EagleKind, target: DraftTarget) -> EagleFormat:
-    """Raises `CheckpointUnsupported` for a draft of another kind, or one that asks for what we do not compute."""
+def read_eagle_format(
+    files: DraftFiles, kind: EagleKind, target: DraftTarget, stated: StatedLayers | None = None
+) -> EagleFormat:
+    """`stated`: the layers that the recipe names for EAGLE-3, in place of the config's.
+
+    Raises `CheckpointUnsupported` for a draft of another kind, or one that asks for what we do not compute."""
     config = files.config
     _refuse_unsupported(config, files.name)
-    stated = config.get("speculators_model_type")
-    if stated is not None:
-        if stated != kind:
-            refuse_kind(files.name, kind, str(stated))
-        return _read_speculators(files, kind, target)
+    named = config.get("speculators_model_type")
+    if named is not None:
+        if named != kind:
+            refuse_kind(files.name, kind, str(named))
+        return _read_speculators(files, kind, target, stated)
     found = "medusa" if "medusa_num_heads" in config else stored_kind(files)
     if found != kind:
         refuse_kind(files.name, kind, found)
     if kind == "eagle3":
-        return EagleFormat(_eagle3_config(files, config, config, target))
+        return EagleFormat(_eagle3_config(files, config, config, target, stated))
     return EagleFormat(
         EagleConfig(
             layer=layer_config(config, files.name, target, bias_key="qkv_bias"),
@@ -80,7 +78,9 @@ def read_eagle_format(files: DraftFiles, kind: EagleKind, target: DraftTarget) -
     )
 
 
-def _read_speculators(files: DraftFiles, kind: EagleKind, target: DraftTarget) -> EagleFormat:
+def _read_speculators(
+    files: DraftFiles, kind: EagleKind, target: DraftTarget, stated: StatedLayers | None
+) -> EagleFormat:
     config = files.config
     layer = config.get("transformer_layer_config")
     if not isinstance(layer, dict):
@@ -88,7 +88,7 @@ def _read_speculators(files: DraftFiles, kind: EagleKind, target: DraftTarget) -
             f"{files.name}: config.json has speculators_model_type and no transformer_layer_config, expected its keys"
         )
     if kind == "eagle3":
-        found = _eagle3_config(files, config, layer, target)
+        found = _eagle3_config(files, config, layer, target, stated)
         return EagleFormat(found, renames=(("layers.0.", "midlayer."),))
     norms = _flag(config, "layernorms", files.name)
     found = EagleConfig(
@@ -105,15 +105,21 @@ def _read_speculators(files: DraftFiles, kind: EagleKind, target: DraftTarget) -
 
 
 def _eagle3_config(
-    files: DraftFiles, config: Mapping[str, Any], layer: Mapping[str, Any], target: DraftTarget
+    files: DraftFiles,
+    config: Mapping[str, Any],
+    layer: Mapping[str, Any],
+    target: DraftTarget,
+    stated: StatedLayers | None,
 ) -> EagleConfig:
+    speculators = layer is not config
+    tapped = tapped_layers(config, files.name, target, stated, speculators=speculators)
     vocab_size = _size(layer, "vocab_size", files.name, target.padded_vocab_size)
     return EagleConfig(
         layer=layer_config(layer, files.name, target),
         target_hidden_size=_size(config, "target_hidden_size", files.name, target.hidden_size),
         target_vocab_size=vocab_size,
         draft_vocab_size=_size(config, "draft_vocab_size", files.name, vocab_size),
-        layer_ids=_layer_ids(config, files.name, target),
+        tapped=tapped,
         norm_before_residual=_flag(config, "norm_before_residual", files.name),
         norm_output=_flag(config, "norm_output", files.name),
         own_embeddings=EMBEDDINGS in files.weights,
@@ -138,34 +144,6 @@ def layer_config(
             f"{name}: num_hidden_layers is {config.num_hidden_layers}, expected 1 or more"
         )
     return config
-
-
-def _layer_ids(config: Mapping[str, Any], name: str, target: DraftTarget) -> tuple[int, ...]:
-    nested = config.get("eagle_config")
-    stated = config.get(LAYER_IDS_KEY) or (nested.get(LAYER_IDS_KEY) if isinstance(nested, dict) else None)
-    if stated is None:
-        ids = default_layer_ids(target.layers)
-        if ids[-1] < 0 or len(set(ids)) != len(ids):
-            raise CheckpointUnsupported(
-                f"{name}: config.json names no {LAYER_IDS_KEY}, and the published choice for the {target.layers} "
-                f"layers of {target.name} would be {list(ids)}; expected three different layers: name them"
-            )
-        return ids
-    if (
-        not isinstance(stated, list)
-        or len(stated) != FEATURE_LAYERS
-        or not all(isinstance(i, int) and not isinstance(i, bool) for i in stated)
-    ):
-        raise CheckpointUnsupported(
-            f"{name}: {LAYER_IDS_KEY} is {stated}, expected {FEATURE_LAYERS} layer numbers"
-        )
-    for index in stated:
-        if not 0 <= index <= target.layers:
-            raise CheckpointUnsupported(
-                f"{name}: {LAYER_IDS_KEY} is {stated}, expected 0..{target.layers}: the target {target.name} has "
-                f"{target.layers} layers, so the draft is for another target"
-            )
-    return tuple(stated)
 
 
 def _size(config: Mapping[str, Any], key: str, name: str, default: int) -> int:

@@ -24,6 +24,7 @@ from specexport.draft_models.files import DraftFiles, read_draft_files
 from specexport.draft_models.key_sets import fill_module
 from specexport.draft_models.medusa import MedusaHeads
 from specexport.draft_models.medusa_formats import read_medusa_format
+from specexport.draft_models.tapped_layers import StatedLayers
 from specexport.draft_models.targets import DraftTarget
 from specexport.draft_models.vocabulary import target_ids
 from specexport.errors import CheckpointUnsupported
@@ -31,14 +32,18 @@ from specexport.errors import CheckpointUnsupported
 D2T, T2D = "d2t", "t2d"
 
 
-def load_eagle(directory: Path, kind: EagleKind, target: DraftTarget, name: str) -> EagleDraft | Eagle3Draft:
+def load_eagle(
+    directory: Path, kind: EagleKind, target: DraftTarget, name: str, stated: StatedLayers | None = None
+) -> EagleDraft | Eagle3Draft:
     """The EAGLE draft in `directory`. `name` is what messages call it.
+
+    `stated`: the target's layers whose hidden states an EAGLE-3 draft reads, in place of what its config says.
 
     Raises `SourceError` for files that cannot be had, `CheckpointUnsupported` for those that are no draft of `kind` for
     `target`.
     """
     files = read_draft_files(directory, name)
-    found = read_eagle_format(files, kind, target)
+    found = read_eagle_format(files, kind, target, stated)
     _require_fit(found.config, target, name)
     with describing_layers(name):
         draft = Eagle3Draft(found.config) if kind == "eagle3" else EagleDraft(found.config)

@@ -9,9 +9,10 @@ from transformers import LlamaConfig
 from specexport.draft_models.configs import EagleConfig, MedusaConfig
 from specexport.draft_models.eagle import EagleDraft
 from specexport.draft_models.eagle3 import Eagle3Draft
-from specexport.draft_models.eagle_formats import EagleKind, default_layer_ids
+from specexport.draft_models.eagle_formats import EagleKind
 from specexport.draft_models.loading import attach, cast_weights
 from specexport.draft_models.medusa import MedusaHeads
+from specexport.draft_models.tapped_layers import TappedLayers, default_layer_ids
 from specexport.draft_models.targets import DraftTarget
 from specexport.errors import CheckpointUnsupported
 
@@ -50,7 +51,7 @@ def random_eagle(
         target_hidden_size=target.hidden_size,
         target_vocab_size=len(target.embeddings),
         draft_vocab_size=size if kind == "eagle3" else target.padded_vocab_size,
-        layer_ids=_layer_ids(target.layers) if kind == "eagle3" else (),
+        tapped=_tapped(target.layers) if kind == "eagle3" else None,
         fc_bias=kind == "eagle",
     )
     if kind == "eagle":
@@ -72,10 +73,12 @@ def random_medusa(target: DraftTarget, *, seed: int, heads: int, layers: int = 1
     return _drawn(MedusaHeads(config), seed, target)
 
 
-def _layer_ids(layers: int) -> tuple[int, ...]:
+def _tapped(layers: int) -> TappedLayers:
     """The published choice, or, for targets too small for it, the first, the middle and the last hidden state."""
     ids = default_layer_ids(layers)
-    return ids if ids[0] < ids[1] < ids[2] else (0, (layers + 1) // 2, layers)
+    if ids[0] < ids[1] < ids[2]:
+        return TappedLayers(ids, "the published choice")
+    return TappedLayers((0, (layers + 1) // 2, layers), "first, middle and last: the target has few layers")
 
 
 def _drawn(draft: AnyDraft, seed: int, target: DraftTarget) -> AnyDraft:

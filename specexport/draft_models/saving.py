@@ -11,10 +11,11 @@ from torch import Tensor
 
 from specexport.draft_models.eagle import EagleDraft
 from specexport.draft_models.eagle3 import Eagle3Draft
-from specexport.draft_models.eagle_formats import EMBEDDINGS, LAYER_IDS_KEY, SHA256_KEY
+from specexport.draft_models.eagle_formats import EMBEDDINGS, SHA256_KEY
 from specexport.draft_models.embeddings import embeddings_sha256
 from specexport.draft_models.medusa import MedusaHeads
 from specexport.draft_models.medusa_formats import HEADS_KEY, LAYERS_KEY
+from specexport.draft_models.tapped_layers import LAYER_IDS_KEY, MEANING_KEY
 from specexport.draft_models.writing import LAYER_KEYS, write_draft_files
 
 
@@ -49,7 +50,11 @@ def _eagle_config(draft: EagleDraft | Eagle3Draft) -> dict[str, Any]:
             "architectures": ["LlamaForCausalLMEagle3"],
             "draft_vocab_size": config.draft_vocab_size,
             "target_hidden_size": config.target_hidden_size,
-            "eagle_config": {LAYER_IDS_KEY: list(config.layer_ids), "use_aux_hidden_state": True},
+            "eagle_config": {
+                LAYER_IDS_KEY: list(config.layer_ids),
+                MEANING_KEY: "entering",
+                "use_aux_hidden_state": True,
+            },
             "norm_before_residual": config.norm_before_residual,
             "norm_output": config.norm_output,
         }

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specexport.training.features import FeatureStore, Span
+from specexport.training.precision import fast_bfloat16
 
 _SORTED_TOGETHER = 24  # batches: enough to pad little, few enough to keep the order random
 
@@ -25,16 +26,18 @@ class Batch:
 
 
 def load_batch(store: FeatureStore, spans: Sequence[Span], *, learn_from: int | None = None) -> Batch:
-    """Gathers the rows of `spans`.
+    """Gathers the rows of `spans`, in the type that the draft computes in.
 
     `learn_from`: the column from which tokens count as answers, for every dialogue; None: from each answer's start.
     """
     width = max(span.length for span in spans)
+    # Autocast takes bfloat16 beside float32 weights; without it both sides of a product have one type.
+    computed = torch.bfloat16 if fast_bfloat16() else torch.float32
     columns = {}
     for name in ("ids", "final", *(["taps"] if store.setup.layer_ids else [])):
         source = store.rows(name)
         shape = (len(spans), width, *source.shape[1:])
-        padded = torch.zeros(shape, dtype=torch.long if name == "ids" else torch.bfloat16)
+        padded = torch.zeros(shape, dtype=torch.long if name == "ids" else computed)
         for row, span in enumerate(spans):
             padded[row, : span.length] = source[span.start : span.start + span.length]
         columns[name] = padded

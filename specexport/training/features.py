@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specexport.errors import TrainingRefused
+from specexport.export.residual import find_residual_stream
 from specexport.training.dialogues import Dialogue
 
 _SPANS = "spans.jsonl"
@@ -44,15 +45,6 @@ class Setup:
     hidden_size: int
     layer_ids: tuple[int, ...]
     """The tapped layers; () where only the final hidden state is kept."""
-
-
-def default_layer_ids(layers: int) -> tuple[int, int, int]:
-    """The published choice: what enters layers 2, n/2 and n - 3."""
-    if layers < 6:
-        raise TrainingRefused(
-            f"eagle3: found a target of {layers} layers, expected at least 6 to tap three of them; train another kind"
-        )
-    return (2, layers // 2, layers - 3)
 
 
 def stored_setup(directory: Path) -> Setup | None:
@@ -144,22 +136,42 @@ def add_features(
     Padding is on the right, where causal attention keeps it out of every real row.
     """
     missing = [d for d, span in zip(dialogues, store.find(dialogues), strict=True) if span is None]
+    last = _last_layer(model) if model.config.num_hidden_layers in store.setup.layer_ids else None
     with torch.inference_mode():
         for group in _windows(missing, 512):
             for batch in _by_length(group, tokens_per_batch):
-                _add_batch(store, model, batch)
+                _add_batch(store, model, batch, last)
                 progress(store.spans[-1].start + store.spans[-1].length)
     return [span for span in store.find(dialogues) if span is not None]
 
 
-def _add_batch(store: FeatureStore, model: PreTrainedModel, batch: Sequence[Dialogue]) -> None:
+def _last_layer(model: PreTrainedModel) -> nn.Module:
+    """The layer whose output no layer takes: transformers' own last hidden state is behind the final norm."""
+    stream = find_residual_stream(model)
+    if isinstance(stream, str):
+        raise TrainingRefused(f"found a draft that reads what leaves the target's last layer, and {stream}")
+    return stream.layers[-1]
+
+
+def _add_batch(
+    store: FeatureStore, model: PreTrainedModel, batch: Sequence[Dialogue], last: nn.Module | None
+) -> None:
     width = max(len(dialogue.ids) for dialogue in batch)
     ids = torch.zeros(len(batch), width, dtype=torch.long)
     for row, dialogue in enumerate(batch):
         ids[row, : len(dialogue.ids)] = torch.tensor(dialogue.ids)
-    states = _decoder(model)(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+    left: list[Tensor] = []
+    hook = (
+        last.register_forward_hook(lambda *call: left.append(_first(call[2]))) if last is not None else None
+    )
+    try:
+        states = _decoder(model)(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+    finally:
+        if hook is not None:
+            hook.remove()
     real = torch.arange(width) < torch.tensor([[len(dialogue.ids)] for dialogue in batch])
-    taps = [states[layer] for layer in store.setup.layer_ids]
+    entering = [*states[:-1], *left]
+    taps = [entering[layer] for layer in store.setup.layer_ids]
     columns = {"ids": ids[real].to(torch.int32).numpy(), "final": _bits(states[-1][real])}
     if taps:
         columns["taps"] = _bits(torch.cat(taps, dim=-1)[real])
@@ -170,6 +182,10 @@ def _add_batch(store: FeatureStore, model: PreTrainedModel, batch: Sequence[Dial
         spans.append(Span(start, length, len(dialogue.prompt_ids), dialogue.greedy, dialogue.held_out))
         start += length
     store.append(columns, spans)
+
+
+def _first(output: Tensor | tuple[Tensor, ...]) -> Tensor:
+    return output[0] if isinstance(output, tuple) else output
 
 
 def _decoder(model: PreTrainedModel) -> nn.Module:

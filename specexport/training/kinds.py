@@ -10,11 +10,19 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specexport.draft_models import DraftTarget, Eagle3Draft, MedusaHeads, load_eagle, load_medusa, save_draft
+from specexport.draft_models import (
+    DraftTarget,
+    Eagle3Draft,
+    MedusaHeads,
+    TappedLayers,
+    default_layer_ids,
+    load_eagle,
+    load_medusa,
+    save_draft,
+)
 from specexport.draft_models.pruned import PartialHead, PrunedForCausalLM, load_pruned, save_pruned
 from specexport.errors import TrainingRefused
 from specexport.training.eagle3 import Eagle3Task
-from specexport.training.features import default_layer_ids
 from specexport.training.medusa import MedusaTask, new_medusa
 from specexport.training.objective import Task, Teacher
 from specexport.training.small_model import SmallModelTask
@@ -24,6 +32,8 @@ Kind = Literal["medusa", "eagle3", "model"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DEFAULT_VOCABULARY = 8192
 DEFAULT_DEPTH = 4
+FEWEST_LAYERS = 6
+"""Of a target for EAGLE-3: fewer have no three different layers to tap by the published choice."""
 LEARNING_RATES: dict[Kind, float] = {"medusa": 1e-3, "eagle3": 8e-4, "model": 8e-4}
 
 
@@ -81,11 +91,21 @@ def load_start(
     return heads
 
 
-def layer_ids(kind: Kind, target: DraftTarget, started: Started | None = None) -> tuple[int, ...]:
-    """The layers of the target whose input the kind learns from."""
+def tapped_layers(kind: Kind, layers: int, started: Started | None = None) -> TappedLayers | None:
+    """Which hidden states of a target of `layers` layers the kind learns from; None: the last one alone.
+
+    Raises `TrainingRefused` where the target has too few layers.
+    """
     if isinstance(started, Eagle3Draft):
-        return started.config.layer_ids
-    return default_layer_ids(target.layers) if kind == "eagle3" else ()
+        return started.config.tapped
+    if kind != "eagle3":
+        return None
+    if layers < FEWEST_LAYERS:
+        raise TrainingRefused(
+            f"--kind eagle3: found a target of {layers} layers, expected at least {FEWEST_LAYERS} to tap three of "
+            "them; train another kind"
+        )
+    return TappedLayers(default_layer_ids(layers), "the published choice")
 
 
 def new_training(
@@ -112,7 +132,7 @@ def new_training(
         eagle = (
             started
             if isinstance(started, Eagle3Draft)
-            else new_eagle3(model, target, layer_ids(kind, target), ids)
+            else new_eagle3(model, target, tapped_layers(kind, target.layers), ids)
         )
         if not keeps_ids:
             change_vocabulary(eagle, target, ids)

@@ -25,7 +25,7 @@ class Teacher:
     def probabilities(self, final: Tensor) -> Tensor:
         """[M, h] normed hidden states -> [M, V], renormalised: what the target says outside V is ignored."""
         with torch.no_grad():
-            logits = (final.to(torch.bfloat16) @ self.head.to(torch.bfloat16).T).float()
+            logits = (final @ self.head.to(final.dtype).T).float()
             if self.bias is not None:
                 logits += self.bias
             return torch.softmax(logits, dim=-1).to(torch.bfloat16)

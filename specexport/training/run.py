@@ -22,9 +22,9 @@ from specexport.training.kinds import (
     Shape,
     Started,
     Training,
-    layer_ids,
     load_start,
     new_training,
+    tapped_layers,
 )
 from specexport.training.loop import Plan, Progress, evaluate, train
 from specexport.training.model_card import Facts, write_card
@@ -115,7 +115,8 @@ def _tapped_layers(order: Order, target: DraftTarget, started: Started | None) -
     """Those the draft reads, or those that are in the store already: it serves every kind."""
     if order.kind != "eagle3" and (setup := stored_setup(order.work / _WITH_TAPS)) is not None:
         return setup.layer_ids
-    return layer_ids(order.kind, target, started)
+    tapped = tapped_layers(order.kind, target.layers, started)
+    return tapped.entering if tapped is not None else ()
 
 
 def _text_and_features(

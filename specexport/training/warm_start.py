@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, PretrainedConfig, PreTrainedModel
 
-from specexport.draft_models import DraftTarget, Eagle3Draft, EagleConfig
+from specexport.draft_models import DraftTarget, Eagle3Draft, EagleConfig, TappedLayers
 from specexport.draft_models.pruned import PrunedForCausalLM, new_pruned
 from specexport.errors import TrainingRefused
 
@@ -20,7 +20,7 @@ _EMBEDDING_SCALE = 0.5  # of the weights of the hidden half: embeddings are seen
 
 
 def new_eagle3(
-    model: PreTrainedModel, target: DraftTarget, layer_ids: tuple[int, ...], ids: Tensor
+    model: PreTrainedModel, target: DraftTarget, tapped: TappedLayers | None, ids: Tensor
 ) -> Eagle3Draft:
     """An EAGLE-3 draft of one layer for `target`, with the vocabulary `ids` [V] ascending."""
     draft = Eagle3Draft(
@@ -29,7 +29,7 @@ def new_eagle3(
             target_hidden_size=target.hidden_size,
             target_vocab_size=target.padded_vocab_size,
             draft_vocab_size=len(ids),
-            layer_ids=layer_ids,
+            tapped=tapped,
         )
     )
     draft.set_vocabulary(ids)

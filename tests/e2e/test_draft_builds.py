@@ -14,6 +14,7 @@ from specexport.errors import CheckpointUnsupported
 from specexport.recipe import Recipe
 from specruntime.bundle import load_manifest
 from specruntime.manifest import EagleDraft, LayerSkipDraft, Manifest, MedusaDraft
+from specruntime.summary import render_summary, summarise
 from tests.e2e.conftest import DRAFT_KINDS, Built, draft_recipe
 
 
@@ -122,3 +123,33 @@ def test_what_a_draft_cannot_do_is_refused_with_both_sides(tmp_path: Path, bundl
         with pytest.raises(CheckpointUnsupported, match=words):
             build(recipe, tmp_path / "refused.bundle")
         assert not (tmp_path / "refused.bundle").exists()
+
+
+def test_a_build_says_what_the_drafts_layer_ids_are_taken_to_mean_and_inspect_why(tmp_path: Path) -> None:
+    recipe = draft_recipe("eagle3")
+    target = load_checkpoint(recipe.target, "fp32")
+    side = draft_target(target.model, name="tiny", vocab_size=target.vocab_size)
+    place = tmp_path / "draft"
+    save_draft(random_eagle("eagle3", side, seed=1, draft_vocab_size=100), place)
+    config = json.loads((place / "config.json").read_text())
+    config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}
+    (place / "config.json").write_text(json.dumps(config))
+    heard: list[str] = []
+    build(_changed("eagle3", source=str(place)), tmp_path / "bundle", announce=heard.append)
+    assert any("warning" in line and "draft.layer_ids: {leaving: [0, 1, 3]}" in line for line in heard)
+    assert (
+        "on what enters layers 0, 1, 3 of the target (config.json's [0, 1, 3], taken to be entering)"
+        in _inspected(tmp_path / "bundle")
+    )
+    heard.clear()
+    stated = _changed("eagle3", source=str(place), layer_ids={"leaving": [0, 1, 3]})
+    build(stated, tmp_path / "bundle", announce=heard.append)
+    assert not any("warning" in line for line in heard)
+    assert (
+        "on what enters layers 1, 2, 4 of the target (the recipe: what is leaving layers 0, 1 and 3)"
+        in _inspected(tmp_path / "bundle")
+    )
+
+
+def _inspected(bundle: Path) -> str:
+    return render_summary(summarise(load_manifest(bundle), bundle))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from specexport.draft_models import (
     Eagle3Draft,
     MedusaConfig,
     MedusaHeads,
+    TappedLayers,
     draft_target,
     load_eagle,
     load_medusa,
@@ -23,7 +25,7 @@ from specexport.draft_models.pruned import load_pruned
 from specexport.draft_models.random_drafts import random_eagle
 from specexport.errors import SourceError, TrainingRefused
 from specexport.recipe import Recipe, load_recipe
-from specexport.training import loop
+from specexport.training import batches, loop, precision
 from specexport.training.batches import Batch
 from specexport.training.eagle3 import Eagle3Task
 from specexport.training.features import stored_setup
@@ -152,6 +154,22 @@ def test_the_rows_of_ids_that_stay_are_kept(recipe: Recipe, target: Checkpoint, 
         assert torch.equal(draft.lm_head.weight[place], before.get(index, head[index]))
 
 
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("kind", ["medusa", "eagle3"])
+def test_a_draft_learns_on_processors_with_and_without_fast_bfloat16(
+    kind: Kind, fast: bool, recipe: Recipe, order: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (batches, loop, precision):
+        monkeypatch.setattr(module, "fast_bfloat16", lambda: fast)
+    wanted = order(kind)
+    short = dataclasses.replace(wanted, plan=dataclasses.replace(wanted.plan, epochs=1))
+    AcceleratorState._reset_state()  # accelerate has one precision per process
+    try:
+        assert all(0 <= share <= 1 for share in train_draft(recipe, short, Reports()))
+    finally:
+        AcceleratorState._reset_state()
+
+
 def test_minutes_end_a_run_before_its_epochs(
     recipe: Recipe, order: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +259,7 @@ def test_a_draft_trained_further_reads_the_layers_it_was_made_for(
 ) -> None:
     side = draft_target(target.model, name="tiny", vocab_size=target.vocab_size)
     published = random_eagle("eagle3", side, seed=1, draft_vocab_size=128)
-    published.config = dataclasses.replace(published.config, layer_ids=(1, 4, 5))
+    published.config = dataclasses.replace(published.config, tapped=TappedLayers((1, 4, 5), "made so"))
     save_draft(published, tmp_path / "published")
     further = dataclasses.replace(order("eagle3"), start=tmp_path / "published", shape=Shape(3))
     train_draft(recipe, further, Reports())
@@ -366,7 +384,7 @@ def test_a_draft_begins_with_what_the_targets_norms_multiply_with(
         norm = checkpoint.model.get_decoder().norm.weight
         with torch.no_grad():
             norm.copy_(torch.linspace(-0.5, 0.5, len(norm)))
-        draft = new_eagle3(checkpoint.model, side, (2, 3, 3), torch.arange(64))
+        draft = new_eagle3(checkpoint.model, side, TappedLayers((2, 3, 3), ""), torch.arange(64))
         torch.testing.assert_close(draft.norm.weight, norm + more)
 
 

@@ -13,7 +13,8 @@ from specexport.training import questions
 from specexport.training.answers import answer_prompts
 from specexport.training.decoding import Request, SlotDecoder
 from specexport.training.dialogues import Dialogue, append_dialogues, read_dialogues
-from specexport.training.features import FeatureStore, Setup, Span, add_features, default_layer_ids
+from specexport.training.features import FeatureStore, Setup, Span, add_features
+from specexport.training.kinds import tapped_layers
 from specexport.training.prompt_codec import PromptCodec
 from specexport.training.prompts_file import OVERLAP_WORDS, Excluded, append_prompts, read_prompts
 from specexport.training.vocabulary import most_frequent
@@ -153,6 +154,22 @@ def test_features_are_what_the_target_computes_alone(target: Checkpoint, tmp_pat
         torch.testing.assert_close(store.rows("taps")[rows], taps, rtol=2e-2, atol=2e-2)
 
 
+def test_what_leaves_the_last_layer_is_not_normed(target: Checkpoint, tmp_path: Path) -> None:
+    layers = target.model.config.num_hidden_layers
+    store = FeatureStore(tmp_path, Setup("tiny", 32, (2, layers)))
+    (dialogue,) = dialogues(1)
+    (span,) = add_features(store, target.model, [dialogue])
+    left: list[torch.Tensor] = []
+    hook = target.model.model.layers[-1].register_forward_hook(
+        lambda module, args, output: left.append(output)
+    )
+    with torch.no_grad():
+        target.model.model(torch.tensor([dialogue.ids]))
+    hook.remove()
+    found = store.rows("taps")[span.start : span.start + span.length, 32:]
+    torch.testing.assert_close(found, left[0][0].bfloat16(), rtol=2e-2, atol=2e-2)
+
+
 def test_features_continue_after_a_write_that_was_cut_short(target: Checkpoint, tmp_path: Path) -> None:
     made = dialogues(20)
     add_features(FeatureStore(tmp_path, SETUP), target.model, made[:8], tokens_per_batch=64)
@@ -185,9 +202,11 @@ def test_features_of_another_target_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_target_of_few_layers_has_no_three_to_tap() -> None:
-    assert default_layer_ids(30) == (2, 15, 27)
+    tapped = tapped_layers("eagle3", 30)
+    assert tapped is not None
+    assert tapped.entering == (2, 15, 27)
     with pytest.raises(TrainingRefused, match="found a target of 4 layers, expected at least 6"):
-        default_layer_ids(4)
+        tapped_layers("eagle3", 4)
 
 
 def test_the_vocabulary_is_what_answers_hold_most_and_the_end() -> None:
