@@ -75,6 +75,8 @@ def build(
         return output
     recipe = fit_capacity(recipe)
     canonical = _export(recipe, checkpoints, force)
+    for note in dict.fromkeys(note for graph in canonical.values() for note in graph.notes):
+        announce(note)
     recipe = fit_check(recipe, canonical["target"])
     require_usable_prompts(recipe.check, canonical["target"])
     checkpoints.release()

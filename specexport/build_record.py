@@ -17,7 +17,7 @@ from specexport.parity_draft import DraftParityReport
 from specexport.profile_times import ProfileTimes
 from specexport.recipe import EagleDraft, MedusaDraft, Recipe
 from specexport.tensorrt.compile import CompiledEngine
-from specexport.tokenizer_files import describe_tokenizer
+from specexport.tokenizer.files import describe_tokenizer
 from specruntime.manifest import (
     SCHEMA_VERSION,
     CheckPrompt,

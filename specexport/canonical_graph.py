@@ -41,6 +41,7 @@ class CanonicalGraph:
     hidden_size: int | None = None
     no_hidden: str | None = None
     heads: int | None = None  # of Medusa heads
+    notes: tuple[str, ...] = ()  # on its checkpoint, for the build to say
 
 
 def canonical_key(digest: str, *, precision: str, capacity: int, reference_tokens: int) -> str:
@@ -50,7 +51,9 @@ def canonical_key(digest: str, *, precision: str, capacity: int, reference_token
         "precision": precision,
         "capacity": capacity,
         "reference_tokens": reference_tokens,
-        "code": code_digest("export/*.py", "graph_files.py", "canonical_graph.py", "parity_reference.py"),
+        "code": code_digest(
+            "export/*.py", "graph_files.py", "canonical_graph.py", "parity_reference.py", "tokenizer/*.py"
+        ),
         **{library: version(library) for library in _LIBRARIES},
     }
     return text_sha256(json.dumps(parts, sort_keys=True))
@@ -99,6 +102,7 @@ def _write_entry(checkpoint: Checkpoint, directory: Path, capacity: int, referen
         "rope": rope,
         "hidden_size": None if isinstance(stream, str) else stream.hidden_size,
         "no_hidden": stream if isinstance(stream, str) else None,
+        "notes": list(checkpoint.notes),
     }
     write_record(directory, record)
 
@@ -116,4 +120,5 @@ def _read_entry(place: Path, key: str) -> CanonicalGraph:
         rope=record["rope"],
         hidden_size=record["hidden_size"],
         no_hidden=record["no_hidden"],
+        notes=tuple(record["notes"]),
     )

@@ -4,7 +4,7 @@ from specexport.canonical_graph import TOKENIZER_DIRECTORY, CanonicalGraph
 from specexport.errors import CheckpointUnsupported
 from specexport.recipe import Check, Prompt
 from specexport.recipe_weights import RunningText
-from specexport.tokenizer_files import describe_tokenizer
+from specexport.tokenizer.files import describe_tokenizer
 from specruntime.errors import SpecError
 from specruntime.text import TextCodec
 

@@ -3,9 +3,7 @@
 What cannot become a bundle is refused here by `refusals`; whether its attention fits a graph is judged by the export.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -22,11 +20,12 @@ from specexport.recipe_naming import naming_source
 from specexport.refusals import require_all_weights, require_causal, unsupported_config
 from specexport.sources import locate
 from specexport.sources.address import parse_address
-from specexport.sources.cache import cache_directory, cached_entry
 from specexport.sources.gguf_reading import gguf_read_once
 from specexport.sources.located import Located
 from specexport.sources.pruned import is_pruned
-from specexport.vocabulary import TOKENIZER_FILE, end_token_ids, real_vocab_size, require_shared_vocabulary
+from specexport.tokenizer import TokenizerFiles, tokenizer_files
+from specexport.tokenizer.gguf_tokenizer import write_gguf_tokenizer
+from specexport.vocabulary import end_token_ids, real_vocab_size, require_shared_vocabulary
 
 TASK = "text-generation-with-past"
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -37,7 +36,7 @@ class Checkpoint:
     """A loaded model. `model` is in eval mode, on the CPU, in the recipe's precision.
 
     `tokenizer` is a directory with tokenizer.json, tokenizer_config.json and, for chat models, chat_template.jinja.
-    Ids in [vocab_size, padded_vocab_size) have rows in the LM head but no token.
+    Ids in [vocab_size, padded_vocab_size) have rows in the LM head but no token. `notes` are lines that a build says.
     """
 
     name: str
@@ -49,6 +48,7 @@ class Checkpoint:
     padded_vocab_size: int
     eos_token_ids: tuple[int, ...]
     generation_config: GenerationConfig
+    notes: tuple[str, ...] = ()
 
 
 def load_checkpoint(
@@ -114,8 +114,8 @@ def _load_files(
     config = _read_config(source, located, spec.trust_remote_code)
     require_causal(source, config)
     model = _read_weights(source, located, config, precision, spec.trust_remote_code)
-    tokenizer = _tokenizer_files(
-        located.digest, lambda scratch: _convert_tokenizer(source, located, spec.trust_remote_code, scratch)
+    tokenizer = tokenizer_files(
+        located.digest, lambda scratch: _write_tokenizer(source, located, spec.trust_remote_code, scratch)
     )
     return _describe(source, model, tokenizer, located.digest)
 
@@ -129,7 +129,9 @@ def _load_pruned(source: str, located: Located, spec: ModelSource, target: Check
         )
     fitted = draft_target(target.model, name=target.name, vocab_size=target.vocab_size)
     model = load_pruned(located.directory, fitted, source)
-    return _describe(source, model, target.tokenizer, source_digest(spec, target.source_digest))
+    return _describe(
+        source, model, TokenizerFiles(target.tokenizer), source_digest(spec, target.source_digest)
+    )
 
 
 def _make_random(source: RandomSource, spec: ModelSource, precision: Precision) -> Checkpoint:
@@ -143,7 +145,7 @@ def _make_random(source: RandomSource, spec: ModelSource, precision: Precision) 
     torch.nn.Module.to(model, DTYPES[precision])
     digest = source_digest(spec)
     has_tokenizer = int(config.vocab_size) >= TOKENIZER_SIZE
-    tokenizer = _tokenizer_files("bytes-1", write_byte_tokenizer) if has_tokenizer else None
+    tokenizer = tokenizer_files("bytes", write_byte_tokenizer) if has_tokenizer else TokenizerFiles(None)
     return _describe(name, model, tokenizer, digest)
 
 
@@ -153,7 +155,7 @@ def _add_noise(source: NoiseSource, spec: ModelSource, target: Checkpoint | None
     assert target is not None, "a draft of noise is loaded together with its target"
     model = noisy_copy(target.model, source.noise_of_target)
     name = f"{target.name} with noise {source.noise_of_target.scale}"
-    return _describe(name, model, target.tokenizer, source_digest(spec, target.source_digest))
+    return _describe(name, model, TokenizerFiles(target.tokenizer), source_digest(spec, target.source_digest))
 
 
 def _read_config(source: str, located: Located, trust_remote_code: bool) -> PretrainedConfig:
@@ -193,23 +195,17 @@ def _read_weights(
     return loaded
 
 
-def _tokenizer_files(key: str, write: Callable[[Path], None]) -> Path | None:
-    """The tokenizer's files in the one form a bundle takes; converting a GGUF vocabulary takes seconds, so cached."""
-    place = cache_directory() / "tokenizers" / f"{key}-transformers-{version('transformers')}"
-    found = cached_entry(place, lambda entry: write(entry / "files")) / "files"
-    return found if (found / TOKENIZER_FILE).is_file() else None
-
-
-def _convert_tokenizer(source: str, located: Located, trust_remote_code: bool, destination: Path) -> None:
+def _write_tokenizer(
+    source: str, located: Located, trust_remote_code: bool, destination: Path
+) -> tuple[str, ...]:
+    if located.gguf_file is not None:
+        return write_gguf_tokenizer(source, located.directory / located.gguf_file, destination)
     names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
-    if located.gguf_file is None and not any((located.directory / name).is_file() for name in names):
-        return
+    if not any((located.directory / name).is_file() for name in names):
+        return ()
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            located.directory,
-            gguf_file=located.gguf_file,
-            trust_remote_code=trust_remote_code,
-            local_files_only=True,
+            located.directory, trust_remote_code=trust_remote_code, local_files_only=True
         )
     except Exception as error:  # tokenizer backends raise anything, down to bare Exception
         raise CheckpointUnsupported(f"{source}: its tokenizer cannot be loaded: {reason_of(error)}") from None
@@ -218,19 +214,32 @@ def _convert_tokenizer(source: str, located: Located, trust_remote_code: bool, d
             f"{source}: its tokenizer runs in Python only, expected one with a tokenizer.json"
         )
     tokenizer.save_pretrained(destination)
+    return ()
 
 
-def _describe(name: str, model: PreTrainedModel, tokenizer: Path | None, digest: str) -> Checkpoint:
+def _describe(name: str, model: PreTrainedModel, tokenizer: TokenizerFiles, digest: str) -> Checkpoint:
     head = model.get_output_embeddings()
     if head is None:
         raise CheckpointUnsupported(
             f"{name}: {model.config.model_type} has no LM head, expected a causal language model"
         )
     rows = int(head.weight.shape[0])
-    vocab_size = real_vocab_size(tokenizer, rows)
+    vocab_size = real_vocab_size(tokenizer.directory, rows)
     generation_config = model.generation_config or GenerationConfig()
-    ends = end_token_ids(tokenizer, (generation_config.eos_token_id, model.config.eos_token_id), vocab_size)
+    stated = (generation_config.eos_token_id, model.config.eos_token_id)
+    ends = end_token_ids(tokenizer.directory, stated, vocab_size)
     generation_config.eos_token_id = (
         list(ends) or None
     )  # so that the PyTorch reference stops where the bundle does
-    return Checkpoint(name, model, model.config, tokenizer, digest, vocab_size, rows, ends, generation_config)
+    return Checkpoint(
+        name=name,
+        model=model,
+        config=model.config,
+        tokenizer=tokenizer.directory,
+        source_digest=digest,
+        vocab_size=vocab_size,
+        padded_vocab_size=rows,
+        eos_token_ids=ends,
+        generation_config=generation_config,
+        notes=tokenizer.notes,
+    )

@@ -35,9 +35,10 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def write_byte_tokenizer(directory: Path) -> None:
-    """Writes tokenizer.json, tokenizer_config.json and the chat template."""
+def write_byte_tokenizer(directory: Path) -> tuple[str, ...]:
+    """Writes tokenizer.json, tokenizer_config.json and the chat template; nothing is to be said of them."""
     byte_tokenizer().save_pretrained(directory)
+    return ()
 
 
 def _byte_character(byte: int) -> str:

@@ -6,7 +6,7 @@ from tokenizers import Tokenizer
 
 from specexport.checkpoint import Checkpoint
 from specexport.errors import TrainingRefused
-from specexport.tokenizer_files import describe_tokenizer
+from specexport.tokenizer.files import describe_tokenizer
 from specexport.vocabulary import TOKENIZER_FILE
 from specruntime.text import TextCodec
 

@@ -1,8 +1,10 @@
-"""What the manifest says of a bundle's tokenizer files."""
+"""Writes the files of a bundle's tokenizer, with what text in and out needs and no more, and describes them."""
 
 import json
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from specexport.sources.cache import file_sha256
 from specexport.vocabulary import TOKENIZER_FILE
@@ -10,6 +12,30 @@ from specruntime.manifest import TokenizerSpec
 
 TEMPLATE_FILE = "chat_template.jinja"
 _CONFIG_FILE = "tokenizer_config.json"
+
+
+def save_tokenizer(
+    tokenizer: Tokenizer, directory: Path, *, chat_template: str | None, **named_tokens: str | None
+) -> None:
+    """Writes tokenizer.json, tokenizer_config.json and, where there is one, the chat template.
+
+    `named_tokens`: `bos_token`, `eos_token` and the like. Truncation and padding belong to batches of training data; a
+    bundle's tokenizer has neither.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.save(str(directory / TOKENIZER_FILE))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **{name: token for name, token in named_tokens.items() if token is not None},
+    }
+    (directory / _CONFIG_FILE).write_text(
+        json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    if chat_template is not None:
+        (directory / TEMPLATE_FILE).write_text(chat_template, encoding="utf-8")
 
 
 def describe_tokenizer(root: Path, directory: str) -> TokenizerSpec:

@@ -1,0 +1,44 @@
+"""The tokenizer of a bundle: the checkpoint's own, taken over as it is or built from what a GGUF file states."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from specexport.digests import code_digest
+from specexport.sources.cache import cache_directory, cached_entry
+from specexport.vocabulary import TOKENIZER_FILE
+
+_FILES = "files"
+_NOTES = "notes.txt"
+_LIBRARIES = ("transformers", "tokenizers")
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """`directory` holds tokenizer.json, tokenizer_config.json and, for chat models, chat_template.jinja.
+
+    `directory` is None where the checkpoint has no tokenizer. `notes` are lines that the build says.
+    """
+
+    directory: Path | None
+    notes: tuple[str, ...] = ()
+
+
+def tokenizer_files(key: str, write: Callable[[Path], tuple[str, ...]]) -> TokenizerFiles:
+    """What `write` puts into a directory, and its notes, kept in the cache: converting a vocabulary takes seconds.
+
+    `key` names the checkpoint; a change of this code or of the libraries makes another entry.
+    """
+    libraries = "-".join(f"{name}-{version(name)}" for name in _LIBRARIES)
+    code = code_digest("tokenizer/*.py", "sources/byte_tokenizer.py")
+    place = cache_directory() / "tokenizers" / f"{key}-{libraries}-{code[:16]}"
+
+    def fill(entry: Path) -> None:
+        notes = write(entry / _FILES)
+        (entry / _NOTES).write_text("\n".join(notes), encoding="utf-8")
+
+    found = cached_entry(place, fill)
+    notes = (found / _NOTES).read_text(encoding="utf-8").splitlines()
+    has_tokenizer = (found / _FILES / TOKENIZER_FILE).is_file()
+    return TokenizerFiles(found / _FILES if has_tokenizer else None, tuple(notes))
