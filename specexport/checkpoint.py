@@ -5,10 +5,19 @@ What cannot become a bundle is refused here by `refusals`; whether its attention
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from optimum.exporters.tasks import TasksManager
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from specexport.digests import source_digest
 from specexport.draft_models.pruned import load_pruned
@@ -17,10 +26,19 @@ from specexport.errors import CheckpointUnsupported, reason_of
 from specexport.quiet import quiet
 from specexport.recipe import ModelSource, NoiseSource, Precision, RandomSource
 from specexport.recipe_naming import naming_source
-from specexport.refusals import require_all_weights, require_causal, unsupported_config
+from specexport.refusals import (
+    require_all_weights,
+    require_causal,
+    require_finite_weights,
+    require_known_rope,
+    unsupported_config,
+    with_new_rope_name,
+)
 from specexport.sources import locate
 from specexport.sources.address import parse_address
+from specexport.sources.gguf_metadata import gguf_config
 from specexport.sources.gguf_reading import gguf_read_once
+from specexport.sources.gguf_weights import gguf_weights
 from specexport.sources.located import Located
 from specexport.sources.pruned import is_pruned
 from specexport.tokenizer import TokenizerFiles, tokenizer_files
@@ -159,38 +177,48 @@ def _add_noise(source: NoiseSource, spec: ModelSource, target: Checkpoint | None
 
 
 def _read_config(source: str, located: Located, trust_remote_code: bool) -> PretrainedConfig:
+    if located.gguf_file is not None:
+        return gguf_config(source, located.directory / located.gguf_file)
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(
-            located.directory,
-            gguf_file=located.gguf_file,
-            trust_remote_code=trust_remote_code,
-            local_files_only=True,
-        )
-        return config
+        stated, _ = PretrainedConfig.get_config_dict(located.directory, local_files_only=True)
+        if (renamed := with_new_rope_name(stated)) is not None:
+            config: PretrainedConfig = CONFIG_MAPPING[renamed["model_type"]].from_dict(renamed)
+        else:
+            config = AutoConfig.from_pretrained(
+                located.directory, trust_remote_code=trust_remote_code, local_files_only=True
+            )
     except Exception as error:  # transformers raises many classes here, all of them about these files
         raise unsupported_config(source, error) from None
+    if not hasattr(config, "auto_map"):  # code of the checkpoint's own may have scaling of its own
+        require_known_rope(source, config)
+    return config
 
 
 def _read_weights(
     source: str, located: Located, config: PretrainedConfig, precision: Precision, trust_remote_code: bool
 ) -> PreTrainedModel:
-    model_class = TasksManager.get_model_class_for_task(TASK, model_type=config.model_type)
+    dtype = DTYPES[precision]
+    if located.gguf_file is None:
+        model_class = TasksManager.get_model_class_for_task(TASK, model_type=config.model_type)
+        place: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    else:
+        model_class = AutoModelForCausalLM._model_mapping[type(config)]
+        place = {"state_dict": gguf_weights(source, located.directory / located.gguf_file, config, dtype)}
     try:
         model, report = model_class.from_pretrained(
-            located.directory,
+            None if located.gguf_file else located.directory,
             config=config,
-            dtype=DTYPES[precision],
-            gguf_file=located.gguf_file,
-            trust_remote_code=trust_remote_code,
-            local_files_only=True,
+            dtype=dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name and shape
+            **place,
         )
     except Exception as error:  # safetensors, gguf, torch and transformers each have their own
         raise CheckpointUnsupported(
             f"{source}: its weights cannot be loaded as {config.model_type}: {reason_of(error)}"
         ) from None
     require_all_weights(source, config.model_type, report)
+    require_finite_weights(source, model)
     loaded: PreTrainedModel = model.eval()
     return loaded
 

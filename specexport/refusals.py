@@ -1,11 +1,16 @@
 """The checkpoints that are refused, each with its reason. Whether an attention fits a graph is judged by the export."""
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
+import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specexport.errors import CheckpointUnsupported, reason_of
+from specruntime.closed_schema import nearest
 
 SUPPORTED = ("llama", "mistral", "qwen3", "gemma3_text", "phi3", "gpt_neox", "gpt2", "gpt_oss")
 """Some of those that the tests hold to PyTorch, for messages."""
@@ -95,6 +100,41 @@ def require_attention(config: PretrainedConfig, model_class: object) -> None:
         )
 
 
+def with_new_rope_name(stated: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The config.json of a Phi-3 with its rotary scaling by the name it has today, None where nothing is to be renamed.
+
+    transformers' own class renames `su`, but only after it has looked for the longrope's original length in vain.
+    """
+    scaling = stated.get("rope_scaling")
+    if stated.get("model_type") != "phi3" or not isinstance(scaling, dict):
+        return None
+    if scaling.get("rope_type", scaling.get("type")) != "su":
+        return None
+    rest = {key: value for key, value in scaling.items() if key != "type"}
+    return {**stated, "rope_scaling": {**rest, "rope_type": "longrope"}}
+
+
+def require_known_rope(source: str, config: PretrainedConfig) -> None:
+    """Raises `CheckpointUnsupported` for rotary scaling by a name that transformers does not know, or by none."""
+    stated = getattr(config, "rope_parameters", None) or {}
+    known = ("default", "linear", "llama3", "longrope", "yarn")
+    for part in (stated, *stated.values()):
+        if not isinstance(part, dict) or not {"rope_type", "type"} & set(part):
+            continue
+        kind = part.get("rope_type")
+        if kind == "default" and "type" not in part and part.get("factor", 1) != 1:
+            raise CheckpointUnsupported(
+                f"{source}: rope_scaling in config.json has a factor of {part['factor']} and no rope_type, so it would "
+                f"be left out; name it: {', '.join(known)}"
+            )
+        if kind not in ("default", *ROPE_INIT_FUNCTIONS):
+            old = ", an old name of longrope" if kind == "su" else ""
+            raise CheckpointUnsupported(
+                f"{source}: rope_type in config.json is {kind!r}{old}, expected one of {', '.join(known)}"
+                f"{'' if old else nearest(str(kind), known)}; correct it in config.json, with the keys of that scaling"
+            )
+
+
 def require_all_weights(source: str, kind: str, report: dict[str, Any]) -> None:
     """Raises `CheckpointUnsupported` when transformers' loading `report` says that a weight did not fit.
 
@@ -109,6 +149,20 @@ def require_all_weights(source: str, kind: str, report: dict[str, Any]) -> None:
             names = [name if isinstance(name, str) else _shapes(*name) for name in names]
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise CheckpointUnsupported(f"{source}: the checkpoint {meaning} as {kind}: {names[0]}{more}")
+
+
+def require_finite_weights(source: str, model: nn.Module) -> None:
+    """Raises `CheckpointUnsupported` for weights that are not numbers, or too large for the type they are in."""
+    for name, weight in model.named_parameters():
+        # Smallest and largest are NaN where any number is, and need no memory of their own.
+        if weight.numel() == 0 or all(bound.isfinite() for bound in torch.aminmax(weight.detach())):
+            continue
+        count, kind = int((~weight.isfinite()).sum()), str(weight.dtype).removeprefix("torch.")
+        wider = "" if weight.dtype == torch.float32 else ", or a wider precision"
+        raise CheckpointUnsupported(
+            f"{source}: {count} of the {weight.numel()} numbers of the weight {name} are NaN or infinite in {kind}, "
+            f"expected finite ones; get the files again, and where they stay so choose another checkpoint{wider}"
+        )
 
 
 def _shapes(name: str, found: Any, expected: Any) -> str:

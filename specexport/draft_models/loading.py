@@ -28,6 +28,7 @@ from specexport.draft_models.tapped_layers import StatedLayers
 from specexport.draft_models.targets import DraftTarget
 from specexport.draft_models.vocabulary import target_ids
 from specexport.errors import CheckpointUnsupported
+from specexport.refusals import require_finite_weights
 
 D2T, T2D = "d2t", "t2d"
 
@@ -51,6 +52,7 @@ def load_eagle(
     _fill(draft, found, files)
     if isinstance(draft, Eagle3Draft):
         _fill_vocabulary(draft, files, target)
+    require_finite_weights(name, draft)
     attach(draft, target, require_hash=files.config.get(SHA256_KEY), name=name)
     return draft.eval()
 
@@ -63,6 +65,7 @@ def load_medusa(directory: Path, target: DraftTarget, name: str) -> MedusaHeads:
     cast_weights(heads, target.dtype)
     expected = {key: found.file_key(key) for key in heads.state_dict() if not key.startswith("lm_head.")}
     fill_module(heads, files.weights, expected, name)
+    require_finite_weights(name, heads)
     attach(heads, target, require_hash=None, name=name)
     return heads.eval()
 

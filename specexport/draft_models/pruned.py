@@ -19,6 +19,7 @@ from specexport.draft_models.loading import cast_weights
 from specexport.draft_models.targets import DraftTarget
 from specexport.draft_models.writing import LAYER_KEYS, write_draft_files
 from specexport.errors import CheckpointUnsupported
+from specexport.refusals import require_finite_weights
 from specexport.sources.pruned import FORMAT, FORMAT_KEY
 
 IDS_KEY = "draft_ids"
@@ -100,6 +101,7 @@ def load_pruned(directory: Path, target: DraftTarget, name: str) -> PrunedForCau
     cast_weights(model, target.dtype)
     weights = {key: tensor for key, tensor in files.weights.items() if key != IDS_KEY}
     fill_module(model, weights, {key: key for key in _own(model)}, name)
+    require_finite_weights(name, model)
     return model
 
 

@@ -216,3 +216,59 @@ def test_capacity_beyond_the_models_positions_is_refused(tiny: Checkpoint) -> No
     check_context(tiny, 128)
     with pytest.raises(CheckpointUnsupported, match="capacity: found 129, expected at most 128"):
         check_context(tiny, 129)
+
+
+_PHI3_LONGROPE = {
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [2.0, 2.5, 3.0, 3.5],
+}
+
+
+def test_a_phi3_with_the_old_name_of_longrope_is_that_phi3(cache: Path, tmp_path: Path) -> None:
+    """transformers' class says that `su` is longrope, and then misses the original length it would have added."""
+    from tests.specexport.gguf_files import model_of
+
+    model = model_of("phi3", hidden_size=32, original_max_position_embeddings=32)
+    model.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    stated = {key: value for key, value in json.loads(path.read_text()).items() if key != "rope_parameters"}
+    found = {}
+    for name in ("su", "longrope"):
+        path.write_text(json.dumps({**stated, "rope_scaling": {"type": name, **_PHI3_LONGROPE}}))
+        found[name] = load_checkpoint(Target(source=str(tmp_path)), "fp32").model
+    ids = torch.arange(24)[None]
+    with torch.no_grad():
+        assert torch.equal(found["su"](ids).logits, found["longrope"](ids).logits)
+    parameters = found["su"].config.rope_parameters
+    assert (parameters["rope_type"], parameters["original_max_position_embeddings"]) == ("longrope", 32)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        (
+            {"type": "su", **_PHI3_LONGROPE},
+            "rope_type in config.json is 'su', an old name of longrope, expected one",
+        ),
+        (
+            {"rope_type": "llama_3", "factor": 2.0},
+            "is 'llama_3', expected one of default, .*; did you mean 'llama3'",
+        ),
+        (
+            {"type": "ntk", "factor": 2.0},
+            "is 'ntk', expected one of default, linear, llama3, longrope, yarn; correct",
+        ),
+        (
+            {"factor": 2.0},
+            r"has a factor of 2\.0 and no rope_type, so it would be left out; name it: default, linear",
+        ),
+    ],
+)
+def test_rotary_scaling_by_an_unknown_name_is_refused_by_it(
+    saved: Path, scaling: dict[str, Any], message: str
+) -> None:
+    path = saved / "config.json"
+    stated = {key: value for key, value in json.loads(path.read_text()).items() if key != "rope_parameters"}
+    path.write_text(json.dumps({**stated, "rope_scaling": scaling}))
+    with pytest.raises(CheckpointUnsupported, match=message):
+        load_checkpoint(Target(source=str(saved)), "fp32")
