@@ -128,11 +128,11 @@ def _longrope(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(128 / 32) / math.log(32)))
 
 
-_FACTORS = {
+_FACTORS: dict[str, NDArray[Any]] = {
     "rope_factors_short.weight": np.full(8, 1.1, np.float32),
     "rope_factors_long.weight": 2 + np.arange(8, dtype=np.float32) / 4,
 }
-_LONGROPE = {
+_LONGROPE: dict[str, Any] = {
     "rope_type": "longrope",
     "short_factor": [1.1] * 8,
     "long_factor": [2.0 + n / 4 for n in range(8)],
