@@ -91,8 +91,8 @@ def load_checkpoint(
     return loaded
 
 
-def known_positions(spec: ModelSource) -> int | None:
-    """The positions that a checkpoint's config states, without loading weights; None where it states none of its own.
+def known_config(spec: ModelSource) -> PretrainedConfig | None:
+    """A checkpoint's config, without loading weights; None where it has none of its own.
 
     Raises as `load_checkpoint`.
     """
@@ -101,12 +101,34 @@ def known_positions(spec: ModelSource) -> int | None:
     if isinstance(spec.source, RandomSource):
         from specexport.sources.random_model import random_config
 
-        return _positions(random_config(spec.source.random))
+        return random_config(spec.source.random)
     located = locate(parse_address(spec.source), spec.sha256)
     if is_pruned(located.directory):
         return None
     with quiet(), gguf_read_once():
-        return _positions(_read_config(spec.source, located, spec.trust_remote_code))
+        return _read_config(spec.source, located, spec.trust_remote_code)
+
+
+def known_positions(spec: ModelSource) -> int | None:
+    """The positions that a checkpoint's config states, without loading weights; None where it states none of its own.
+
+    Raises as `load_checkpoint`.
+    """
+    config = known_config(spec)
+    return None if config is None else _positions(config)
+
+
+def known_tokenizer(spec: ModelSource) -> Path | None:
+    """A checkpoint's tokenizer files, without loading weights; None where it has none. Raises as `load_checkpoint`."""
+    if isinstance(spec.source, NoiseSource):
+        return None
+    if isinstance(spec.source, RandomSource):
+        from specexport.sources.random_model import random_config
+
+        return _byte_tokenizer(random_config(spec.source.random)).directory
+    with quiet(), gguf_read_once():
+        located = locate(parse_address(spec.source), spec.sha256)
+        return _stored_tokenizer(spec.source, located, spec).directory
 
 
 def _positions(config: PretrainedConfig) -> int | None:
@@ -132,10 +154,7 @@ def _load_files(
     config = _read_config(source, located, spec.trust_remote_code)
     require_causal(source, config)
     model = _read_weights(source, located, config, precision, spec.trust_remote_code)
-    tokenizer = tokenizer_files(
-        located.digest, lambda scratch: _write_tokenizer(source, located, spec.trust_remote_code, scratch)
-    )
-    return _describe(source, model, tokenizer, located.digest)
+    return _describe(source, model, _stored_tokenizer(source, located, spec), located.digest)
 
 
 def _load_pruned(source: str, located: Located, spec: ModelSource, target: Checkpoint | None) -> Checkpoint:
@@ -153,7 +172,6 @@ def _load_pruned(source: str, located: Located, spec: ModelSource, target: Check
 
 
 def _make_random(source: RandomSource, spec: ModelSource, precision: Precision) -> Checkpoint:
-    from specexport.sources.byte_tokenizer import TOKENIZER_SIZE, write_byte_tokenizer
     from specexport.sources.random_model import random_config, random_model, random_name
 
     name = random_name(source.random)
@@ -162,9 +180,7 @@ def _make_random(source: RandomSource, spec: ModelSource, precision: Precision) 
     model = random_model(config, source.random.seed)
     torch.nn.Module.to(model, DTYPES[precision])
     digest = source_digest(spec)
-    has_tokenizer = int(config.vocab_size) >= TOKENIZER_SIZE
-    tokenizer = tokenizer_files("bytes", write_byte_tokenizer) if has_tokenizer else TokenizerFiles(None)
-    return _describe(name, model, tokenizer, digest)
+    return _describe(name, model, _byte_tokenizer(config), digest)
 
 
 def _add_noise(source: NoiseSource, spec: ModelSource, target: Checkpoint | None) -> Checkpoint:
@@ -221,6 +237,20 @@ def _read_weights(
     require_finite_weights(source, model)
     loaded: PreTrainedModel = model.eval()
     return loaded
+
+
+def _stored_tokenizer(source: str, located: Located, spec: ModelSource) -> TokenizerFiles:
+    return tokenizer_files(
+        located.digest, lambda scratch: _write_tokenizer(source, located, spec.trust_remote_code, scratch)
+    )
+
+
+def _byte_tokenizer(config: PretrainedConfig) -> TokenizerFiles:
+    """Of a random model whose vocabulary has room for it."""
+    from specexport.sources.byte_tokenizer import TOKENIZER_SIZE, write_byte_tokenizer
+
+    enough = int(config.vocab_size) >= TOKENIZER_SIZE
+    return tokenizer_files("bytes", write_byte_tokenizer) if enough else TokenizerFiles(None)
 
 
 def _write_tokenizer(

@@ -1,18 +1,23 @@
 """`train`: from a recipe and prompts to a trained draft."""
 
 import json
+import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import yaml
 
 from specexport.cli.measuring import prompts_option
 from specexport.cli.number_list import NumberList
-from specexport.cli.telling import Occasionally, say
+from specexport.cli.progress import Count, counted_progress
+from specexport.cli.telling import Occasionally, Pace, say
 
 if TYPE_CHECKING:
+    from specexport.training.answers import AnswerProgress
     from specexport.training.loop import Progress
     from specexport.training.run import Order
 
@@ -23,7 +28,10 @@ _SMALLEST_VOCABULARY = 16
 @click.command("train")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--kind", type=click.Choice(KINDS), required=True, help="What is trained.")
-@prompts_option('One {"prompt"} a line; the target answers them. `specexport write-prompts` writes some.')
+@prompts_option(
+    'One {"prompt"} per line, which the target answers (`specexport write-prompts` writes some), or {"messages"} that '
+    "end with an answer."
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Where the draft goes."
 )
@@ -88,9 +96,9 @@ def train_command(
     from specexport.recipe import load_recipe
 
     loaded = load_recipe(recipe)
-    from specexport.training.prompts_file import read_prompts
+    from specexport.training.prompts_file import read_training_text
 
-    read_prompts(prompts)  # refused before the seconds that importing torch takes
+    read_training_text(prompts)  # refused before the seconds that importing torch takes
     import torch
 
     from specexport.recipe_naming import naming_file
@@ -99,9 +107,24 @@ def train_command(
     if threads is not None:
         torch.set_num_threads(threads)
     order = _order(kind=kind, prompts=prompts, layers=layers, start=start, **asked)
-    with naming_file(recipe):
-        acceptance = train_draft(loaded, order, Reports(say, Occasionally(say).count, _say_step))
-    _tell(order.out, acceptance, as_json)
+    with naming_file(recipe), counted_progress() as (_, count):
+        acceptance = train_draft(loaded, order, Reports(say, _answers(count), _say_step))
+    _tell(order, recipe, acceptance, as_json)
+
+
+def _answers(count: Count) -> "Callable[[AnswerProgress], None]":
+    """A bar on a terminal; elsewhere a line every so often."""
+    pace, occasionally = Pace(), Occasionally(say)
+
+    def tell(progress: "AnswerProgress") -> None:
+        line = f"{progress.answered} of {progress.asked} answers, " + pace.describe(
+            progress.tokens, progress.expected
+        )
+        count(line, progress.tokens, max(progress.expected, 1))
+        if not sys.stderr.isatty():
+            occasionally.say(line, last=progress.answered == progress.asked)
+
+    return tell
 
 
 def _refuse_layers(kind: str, layers: tuple[int, ...] | None, start: Path | None) -> None:
@@ -149,13 +172,28 @@ def _order(
     )
 
 
-def _tell(out: Path, acceptance: list[float], as_json: bool) -> None:
-    length = 1 + sum(acceptance)
+def _tell(order: "Order", recipe: Path, acceptance: list[float], as_json: bool) -> None:
+    out, length = order.out, 1 + sum(acceptance)
+    draft = {"kind": order.kind, "source": _source(out, recipe), "k": max(len(acceptance), 1)}
     if as_json:
-        click.echo(json.dumps({"draft": str(out), "acceptance": acceptance, "accepted_length": length}))
-    else:
-        shares = " ".join(f"{share:.3f}" for share in acceptance)
-        click.echo(f"{out}: held-out acceptance {shares}, {length:.2f} tokens a round")
+        told = {
+            "draft": str(out),
+            "acceptance": acceptance,
+            "accepted_length": length,
+            "recipe": {"draft": draft},
+        }
+        click.echo(json.dumps(told))
+        return
+    shares = " ".join(f"{share:.3f}" for share in acceptance)
+    click.echo(f"{out}: held-out acceptance {shares}, {length:.2f} tokens per round")
+    click.echo("\nIn a recipe for the same target:\n")
+    click.echo(yaml.safe_dump({"draft": draft}, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def _source(out: Path, recipe: Path) -> str:
+    """The address of the draft as a recipe beside `recipe` names it."""
+    relative = os.path.relpath(out.absolute(), recipe.absolute().parent)
+    return str(out.absolute()) if relative.startswith("..") else f"./{Path(relative).as_posix()}"
 
 
 def _say_step(progress: "Progress", done: float) -> None:

@@ -60,15 +60,21 @@ def write_prompts_command(
     if len(known) >= count:
         click.echo(f"{output}: holds {len(known)} prompts")
         return
-    say("loading the target into PyTorch")
     import torch
 
-    from specexport.checkpoint import load_checkpoint
+    from specexport.checkpoint import known_config, known_tokenizer, load_checkpoint
     from specexport.recipe_naming import naming_file
+    from specexport.training.decoding import require_decodable
     from specexport.training.precision import fast_copy
     from specexport.training.prompt_codec import PromptCodec
     from specexport.training.questions import write_questions
 
+    with naming_file(recipe):
+        # What config and tokenizer decide is refused before the weights are read.
+        PromptCodec.open(loaded.name, known_tokenizer(loaded.target)).begin_user_turn("")
+        if (config := known_config(loaded.target)) is not None:
+            require_decodable(config)
+    say("loading the target into PyTorch")
     if threads is not None:
         torch.set_num_threads(threads)
     with naming_file(recipe):

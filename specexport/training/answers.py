@@ -1,7 +1,7 @@
 """The target's answers to prompts, decoded here in PyTorch; what was answered before is not asked again."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformers import PreTrainedModel
@@ -13,6 +13,16 @@ _DRAWN_OF_4 = 1  # answers that are drawn, of four: greedy ones alone never show
 _TEMPERATURE = 0.7
 
 
+@dataclass(frozen=True)
+class AnswerProgress:
+    """`answered` of `asked` prompts have their answer. This run has written `tokens` of about `expected` tokens."""
+
+    answered: int
+    asked: int
+    tokens: int = 0
+    expected: int = 0
+
+
 def answer_prompts(
     model: PreTrainedModel,
     prompts: Sequence[tuple[int, ...]],
@@ -22,13 +32,12 @@ def answer_prompts(
     answer_tokens: int,
     seed: int = 0,
     slots: int = 96,
-    progress: Callable[[int, int], None] = lambda answered, asked: None,
+    progress: Callable[[AnswerProgress], None] = lambda progress: None,
 ) -> list[Dialogue]:
     """The dialogues of `prompts` in `path`, which gets those it lacks. Held-out prompts are answered greedily.
 
     Each answer is as if all had been given now: one that is longer than `answer_tokens` is cut, a prompt whose answer a
-    smaller limit had cut is answered again, and its last answer counts. `progress` gets how many prompts have their
-    answer, of how many.
+    smaller limit had cut is answered again, and its last answer counts. `progress` is called after each step.
     """
     wanted = set(prompts)
     known = {
@@ -38,8 +47,9 @@ def answer_prompts(
     }
     missing = [prompt for prompt in prompts if prompt not in known]
     answered = len(wanted & known)
-    progress(answered, len(wanted))
+    progress(AnswerProgress(answered, len(wanted)))
     if missing:
+        counted = _Counted(answered, len(wanted), len(missing), answer_tokens, progress)
         decoder = SlotDecoder(
             model,
             slots=min(slots, len(missing)),
@@ -47,16 +57,40 @@ def answer_prompts(
             end_ids=tuple(end_ids),
             seed=seed,
         )
-        for request, ids in decoder.decode(_requests(missing, answer_tokens)):
+        for request, ids in decoder.decode(_requests(missing, answer_tokens), counted.step):
             append_dialogues(path, [Dialogue(request.prompt_ids, ids, request.temperature == 0)])
-            answered += 1
-            progress(answered, len(wanted))
+            counted.finish(len(ids))
     last = {dialogue.prompt_ids: dialogue for dialogue in read_dialogues(path)}
     return [
         replace(dialogue, answer_ids=dialogue.answer_ids[:answer_tokens])
         for prompt, dialogue in last.items()
         if prompt in wanted
     ]
+
+
+class _Counted:
+    """What a run has written, and what it has still to write by the mean length of the answers that ended."""
+
+    def __init__(
+        self, answered: int, asked: int, missing: int, longest: int, tell: Callable[[AnswerProgress], None]
+    ) -> None:
+        self._before, self._asked, self._missing = answered, asked, missing
+        self._longest, self._tell = longest, tell
+        self._tokens = self._ended = self._ended_tokens = 0
+
+    def step(self, tokens: int) -> None:
+        self._tokens += tokens
+        self._report()
+
+    def finish(self, tokens: int) -> None:
+        self._ended += 1
+        self._ended_tokens += tokens
+        self._report()
+
+    def _report(self) -> None:
+        mean = self._ended_tokens / self._ended if self._ended else self._longest
+        expected = max(self._tokens, round(mean * self._missing))
+        self._tell(AnswerProgress(self._before + self._ended, self._asked, self._tokens, expected))
 
 
 def _requests(prompts: Sequence[tuple[int, ...]], answer_tokens: int) -> Iterator[Request]:

@@ -3,19 +3,29 @@
 For writing training text only: what a bundle decodes is decoded by specruntime.
 """
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, Cache, DynamicCache, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    Cache,
+    DynamicCache,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from specexport.errors import TrainingRefused
+from specexport.quiet import quiet
 
 _ATTENTION = "specexport_slots"
 _DRAWN_FROM = 64  # ids: a draw sorts no more than these
 _TOP_P = 0.95
+_NOT_COMPUTED = {"s_aux": "sinks", "softcap": "a soft-cap", "position_bias": "a position bias"}
 
 
 @dataclass(frozen=True)
@@ -52,8 +62,13 @@ class SlotDecoder:
         self._slots: list[_Running | None] = [None] * slots
         self._cache = _SlotCache(model, slots, capacity)
 
-    def decode(self, requests: Iterator[Request]) -> Iterator[tuple[Request, tuple[int, ...]]]:
-        """Each request with the ids that followed it, in the order they end."""
+    def decode(
+        self, requests: Iterator[Request], stepped: Callable[[int], None] = lambda tokens: None
+    ) -> Iterator[tuple[Request, tuple[int, ...]]]:
+        """Each request with the ids that followed it, in the order they end.
+
+        `stepped` gets the number of tokens that each step wrote.
+        """
         config = self._model.config
         before = config._attn_implementation
         AttentionInterface.register(_ATTENTION, _grouped_attention)
@@ -61,10 +76,11 @@ class SlotDecoder:
             with torch.inference_mode():
                 config._attn_implementation = before
                 self._fill(requests)
-                while any(self._slots):
+                while active := sum(running is not None for running in self._slots):
                     config._attn_implementation = _ATTENTION
                     finished = self._step()
                     config._attn_implementation = before
+                    stepped(active)
                     yield from finished
                     self._fill(requests)
         finally:
@@ -132,6 +148,26 @@ class _Running:
     @property
     def position(self) -> int:
         return len(self.request.prompt_ids) - 1 + len(self.answer)
+
+
+def require_decodable(config: PretrainedConfig) -> None:
+    """Raises `TrainingRefused` for a model of `config` whose attention `SlotDecoder` does not compute.
+
+    Its layers are made without weights and called once, so that no architecture is spelled out here. Whatever else
+    goes wrong on the way is left to the model with its weights.
+    """
+    AttentionInterface.register(_ATTENTION, _grouped_attention)
+    config = copy.deepcopy(config)
+    try:
+        with quiet(), torch.device("meta"), torch.inference_mode():
+            model = AutoModelForCausalLM.from_config(config)
+            model.config._attn_implementation = _ATTENTION
+            seen = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+            model.get_decoder()(torch.zeros(1, 1, dtype=torch.long), attention_mask=seen, use_cache=False)
+    except TrainingRefused:
+        raise
+    except Exception:  # architectures fail on meta tensors in their own ways
+        return
 
 
 class _SlotCache(Cache):
@@ -209,11 +245,12 @@ def _grouped_attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """The heads that share a key head stand in the place of queries, so that no key is copied."""
-    for name in ("softcap", "s_aux", "position_bias"):
+    for name, meaning in _NOT_COMPUTED.items():
         if options.get(name) is not None:
             raise TrainingRefused(
-                f"{type(module).__name__}: its attention has a {name}, which writing training text does not compute; "
-                "give --prompts with answers written elsewhere"
+                f"found a target whose attention has {meaning} ({type(module).__name__}), which decoding in "
+                'training does not compute; give `train --prompts` a file with answers, {"messages": [...]} on each '
+                "line (docs/training.md)"
             )
     batch, heads, _, width = query.shape
     grouped = query.reshape(batch, key.shape[1], -1, width)

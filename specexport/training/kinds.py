@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from specexport.draft_models import (
     DraftTarget,
@@ -61,16 +61,23 @@ class Training:
 Started = MedusaHeads | Eagle3Draft | PrunedForCausalLM
 
 
-def load_start(
-    kind: Kind, model: PreTrainedModel, target: DraftTarget, shape: Shape, start: Path | None
-) -> Started | None:
+def require_trainable(kind: Kind, config: PretrainedConfig, shape: Shape) -> None:
+    """Raises `TrainingRefused` where no new draft of `shape` can be made for a target of `config`.
+
+    For what the config alone decides, before the target's weights are read.
+    """
+    layers = int(config.num_hidden_layers)
+    if kind == "model":
+        require_layers(config, shape.layers or default_layers(layers))
+    tapped_layers(kind, layers)
+
+
+def load_start(kind: Kind, target: DraftTarget, shape: Shape, start: Path | None) -> Started | None:
     """The draft in `start`; None: a new one is trained.
 
     Raises `TrainingRefused` where `shape` does not fit it or the target, and what loading raises.
     """
     if start is None:
-        if kind == "model":
-            require_layers(model, shape.layers or default_layers(target))
         return None
     if kind == "eagle3":
         eagle = load_eagle(start, "eagle3", target, str(start))
@@ -139,7 +146,7 @@ def new_training(
         _freeze_but(eagle, lambda name: name != "embed_tokens.weight")
         task = Eagle3Task(eagle, teacher(eagle.target_ids), depth)
         return Training(task, lambda place, extra: save_draft(eagle, place, extra=extra))
-    layers = shape.layers or default_layers(target)
+    layers = shape.layers or default_layers(target.layers)
     small = started if isinstance(started, PrunedForCausalLM) else new_small_model(model, target, layers, ids)
     if not keeps_ids:
         small.lm_head = PartialHead(target.head, ids)
@@ -148,13 +155,13 @@ def new_training(
     return Training(task, lambda place, extra: save_pruned(small, target, place, extra=extra))
 
 
-def default_layers(target: DraftTarget) -> tuple[int, ...]:
+def default_layers(layers: int) -> tuple[int, ...]:
     """The first two and the last: what reads the text and what writes it."""
-    if target.layers < 3:
+    if layers < 3:
         raise TrainingRefused(
-            f"--kind model: found a target of {target.layers} layers, expected at least 3 to prune; give --layers"
+            f"--kind model: found a target of {layers} layers, expected at least 3 to prune; give --layers"
         )
-    return (0, 1, target.layers - 1)
+    return (0, 1, layers - 1)
 
 
 def _freeze_but(module: nn.Module, learned: Callable[[str], bool]) -> None:

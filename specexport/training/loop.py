@@ -127,13 +127,12 @@ def train(
 
 
 def evaluate(task: Task, store: FeatureStore, spans: Sequence[Span]) -> list[float]:
-    """The share of chains accepted up to each drafted token, on greedy answers of `spans`."""
-    greedy = [span for span in spans if span.greedy]
+    """The share of chains accepted up to each drafted token, on the answers of `spans`."""
     total = Progress()
     task.eval()
     task.begin(1.0)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=fast_bfloat16()):
-        for batch_spans in plan_epoch(greedy, _JUDGED_TOKENS, 0, 0):
+        for batch_spans in plan_epoch(spans, _JUDGED_TOKENS, 0, 0):
             batch = load_batch(store, batch_spans)
             total.note(task(batch), batch.rows)
     return total.acceptance

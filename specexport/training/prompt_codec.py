@@ -1,13 +1,17 @@
 """Prompts as token ids, by the target's own tokenizer and chat template."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from specexport.checkpoint import Checkpoint
 from specexport.errors import TrainingRefused
 from specexport.tokenizer.files import describe_tokenizer
+from specexport.training.prompts_file import Messages
 from specexport.vocabulary import TOKENIZER_FILE
+from specruntime.errors import InvalidArgument
 from specruntime.text import TextCodec
 
 _MARK = "\u2402"  # a character no template writes
@@ -23,9 +27,13 @@ class PromptCodec:
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "PromptCodec":
         """Raises `TrainingRefused` for a checkpoint without a tokenizer."""
-        if checkpoint.tokenizer is None:
-            raise TrainingRefused(f"{checkpoint.name}: has no tokenizer, expected one to read prompts with")
-        place = checkpoint.tokenizer
+        return cls.open(checkpoint.name, checkpoint.tokenizer)
+
+    @classmethod
+    def open(cls, name: str, place: Path | None) -> "PromptCodec":
+        """The tokenizer in the directory `place`, of the checkpoint `name`. Raises as `of`."""
+        if place is None:
+            raise TrainingRefused(f"{name}: has no tokenizer, expected one to read prompts with")
         spec = describe_tokenizer(place.parent, place.name)
         return cls(TextCodec.open(place.parent, spec), Tokenizer.from_file(str(place / TOKENIZER_FILE)))
 
@@ -34,6 +42,37 @@ class PromptCodec:
         if self.codec.has_chat_template:
             return tuple(self.codec.chat([{"role": "user", "content": prompt}]))
         return tuple(self.codec.encode(prompt))
+
+    def encode_answered(
+        self, messages: Messages, end_ids: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids of the prompt and of the answer, the last message, up to the end token that the template writes after it.
+
+        Where it writes none, the first of `end_ids`. Raises `TrainingRefused` where the two cannot be told apart.
+        """
+        *asked, last = messages
+        if self.codec.has_chat_template:
+            try:
+                prompt = tuple(self.codec.chat(asked))
+                whole = tuple(self.codec.chat(messages, add_generation_prompt=False))
+            except InvalidArgument as error:
+                raise TrainingRefused(f"found messages that the target does not take: {error}") from None
+            if whole[: len(prompt)] != prompt:
+                raise TrainingRefused(
+                    "found a chat template that writes a conversation with its answer differently from one that waits "
+                    "for it, so where the answer begins cannot be told; give prompts alone"
+                )
+            answer = whole[len(prompt) :]
+        else:
+            if [message["role"] for message in asked] != ["user"]:
+                raise TrainingRefused(
+                    "found a target without a chat template and messages of several turns, expected one message of "
+                    "the user and its answer"
+                )
+            prompt = tuple(self.codec.encode(asked[0]["content"]))
+            answer = tuple(self.tokenizer.encode(last["content"], add_special_tokens=False).ids)
+        ends = [place for place, index in enumerate(answer) if index in end_ids]
+        return prompt, answer[: ends[-1] + 1] if ends else (*answer, *end_ids[:1])
 
     def begin_user_turn(self, text: str) -> tuple[int, ...]:
         """Ids of the template up to where a user speaks, and of `text`, with which the user begins.

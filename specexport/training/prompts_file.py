@@ -1,6 +1,7 @@
 """The file of training prompts, and what may not be among them. Imports neither torch nor transformers.
 
-It holds one `{"prompt": text}` a line; `specexport bench`'s files are read as well.
+It holds one `{"prompt": text}` per line, as `specexport bench`'s files do, or a conversation with its answer:
+`{"messages": [{"role", "content"}, ...]}`, the last of them the assistant's.
 """
 
 import json
@@ -8,15 +9,23 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from os import SEEK_END
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from specexport.errors import TrainingRefused
 
+Messages = tuple[dict[str, Any], ...]
 OVERLAP_WORDS = 13  # in a row: the usual measure of contamination
 
 
 def read_prompts(path: Path, option: str = "--prompts") -> list[str]:
     """Texts in the file's order, repeated ones once. Raises `TrainingRefused` naming the `option`, file and line."""
+    return list(
+        dict.fromkeys(str(_parse(place, line, answered=False)) for place, line in _lines(path, option))
+    )
+
+
+def _lines(path: Path, option: str) -> list[tuple[str, str]]:
+    """The lines that hold something, each with its place as messages name it."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -24,10 +33,23 @@ def read_prompts(path: Path, option: str = "--prompts") -> list[str]:
         raise TrainingRefused(
             f"{option}: {path} cannot be read: {reason}; write prompts with `specexport write-prompts`"
         ) from None
-    prompts = [_parse(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not prompts:
+    found = [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
         raise TrainingRefused(f'{option}: {path} holds none, expected {{"prompt": text}} on each line')
-    return list(dict.fromkeys(prompts))
+    return found
+
+
+def read_training_text(path: Path, option: str = "--prompts") -> tuple[list[str], list[Messages]]:
+    """The prompts of a file, and its conversations, each once and in the file's order. Raises as `read_prompts`."""
+    prompts: dict[str, None] = {}
+    conversations: dict[str, Messages] = {}
+    for place, line in _lines(path, option):
+        found = _parse(place, line, answered=True)
+        if isinstance(found, str):
+            prompts[found] = None
+        else:
+            conversations[json.dumps(found)] = found
+    return list(prompts), list(conversations.values())
 
 
 def append_prompts(path: Path, prompts: Iterable[str]) -> None:
@@ -65,12 +87,33 @@ def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return (tuple(words[first : first + OVERLAP_WORDS]) for first in range(len(words) - OVERLAP_WORDS + 1))
 
 
-def _parse(place: str, line: str) -> str:
+def _parse(place: str, line: str, *, answered: bool) -> str | Messages:
+    """The prompt of a line, or with `answered` its conversation."""
     try:
         found = json.loads(line)
+        if answered and "messages" in found:
+            return _conversation(place, found["messages"])
         prompt = found["prompt"]
     except (ValueError, KeyError, TypeError):
-        raise TrainingRefused(f'{place}: found {line[:60]!r}, expected {{"prompt": text}}') from None
+        forms = '{"prompt": text}' + (' or {"messages": [...]}' if answered else "")
+        raise TrainingRefused(f"{place}: found {line[:60]!r}, expected {forms}") from None
     if not isinstance(prompt, str) or not prompt.strip():
         raise TrainingRefused(f"{place}: the prompt is {prompt!r}, expected a text that is not empty")
     return prompt
+
+
+def _conversation(place: str, found: Any) -> Messages:
+    if not isinstance(found, list) or not all(
+        isinstance(message, dict) and isinstance(message.get("role"), str) for message in found
+    ):
+        raise TrainingRefused(
+            f'{place}: messages is {found!r:.60}, expected [{{"role": ..., "content": ...}}, ...]'
+        )
+    last = found[-1] if found else {}
+    content = last.get("content")
+    if len(found) < 2 or last["role"] != "assistant" or not isinstance(content, str) or not content.strip():
+        raise TrainingRefused(
+            f"{place}: the messages end with {last!r:.60}, expected a question and then the answer, a message of role "
+            "assistant with a text"
+        )
+    return tuple(found)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
-from specexport.checkpoint import Checkpoint, load_checkpoint
+from specexport.checkpoint import Checkpoint, known_config, load_checkpoint
 from specexport.draft_models import DraftTarget, draft_target
 from specexport.errors import TrainingRefused
 from specexport.recipe import Recipe
-from specexport.training.answers import answer_prompts
+from specexport.training.answers import AnswerProgress, answer_prompts
+from specexport.training.decoding import require_decodable
 from specexport.training.dialogues import Dialogue
 from specexport.training.features import FeatureStore, Setup, Span, add_features, stored_setup
 from specexport.training.kinds import (
@@ -24,6 +25,7 @@ from specexport.training.kinds import (
     Training,
     load_start,
     new_training,
+    require_trainable,
     tapped_layers,
 )
 from specexport.training.loop import Plan, Progress, evaluate, train
@@ -31,7 +33,7 @@ from specexport.training.model_card import Facts, write_card
 from specexport.training.plain_logits import require_plain_logits
 from specexport.training.precision import fast_copy
 from specexport.training.prompt_codec import PromptCodec
-from specexport.training.prompts_file import read_prompts
+from specexport.training.prompts_file import Messages, read_training_text
 from specexport.training.vocabulary import most_frequent
 
 ANSWERS = "answers.jsonl"
@@ -58,11 +60,11 @@ class Order:
 
 @dataclass(frozen=True)
 class Reports:
-    """Called as work goes on: `stage` with what begins, `answers` with how many there are of how many, `step` by the
+    """Called as work goes on: `stage` with what begins, `answers` by the decoder of answers, `step` by the
     loop."""
 
     stage: Callable[[str], None] = lambda text: None
-    answers: Callable[[int, int], None] = lambda answered, asked: None
+    answers: Callable[[AnswerProgress], None] = lambda progress: None
     step: Callable[[Progress, float], None] = lambda progress, done: None
 
 
@@ -71,17 +73,18 @@ def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
 
     What an interrupted run has done is not done again. Raises `TrainingRefused`, or what loading a checkpoint raises.
     """
-    prompts = read_prompts(order.prompts)
+    text = read_training_text(order.prompts)
     if order.out.exists() and not order.out.is_dir():
         raise TrainingRefused(f"--out: {order.out} is a file, expected a directory or a new name")
+    _require_trainable(recipe, order, asks=bool(text[0]))
     reports.stage("loading the target into PyTorch")
     checkpoint = load_checkpoint(recipe.target, "fp32")
     target = draft_target(checkpoint.model, name=checkpoint.name, vocab_size=checkpoint.vocab_size)
     # What does not fit is refused before the hours that answers may take.
     require_plain_logits(checkpoint.model)
-    started = load_start(order.kind, checkpoint.model, target, order.shape, order.start)
+    started = load_start(order.kind, target, order.shape, order.start)
     setup = Setup(checkpoint.source_digest, target.hidden_size, _tapped_layers(order, target, started))
-    dialogues, store, spans = _text_and_features(checkpoint, order, setup, prompts, reports)
+    dialogues, store, spans = _text_and_features(checkpoint, order, setup, text, reports)
     ids = most_frequent(
         dialogues,
         order.shape.vocabulary or DEFAULT_VOCABULARY,
@@ -97,9 +100,27 @@ def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
     reports.stage(f"training on {sum(not span.held_out for span in spans)} dialogues")
     progress = train(training.task, store, spans, _plan(order), place, reports.step)
     reports.stage("measuring acceptance on the held-out dialogues")
-    acceptance = evaluate(training.task, store, [span for span in spans if span.held_out])
+    held_out = [span for span in spans if span.held_out]
+    # Answers that were given are not known to be the target's greedy ones; where there are no others they must do.
+    greedy = [span for span in held_out if span.greedy]
+    acceptance = evaluate(training.task, store, greedy or held_out)
     _write(order, training, target, dialogues, progress, acceptance)
     return acceptance
+
+
+def _require_trainable(recipe: Recipe, order: Order, *, asks: bool) -> None:
+    """Raises `TrainingRefused` for what the target's config decides, before its weights are read.
+
+    `asks`: there are prompts that the target is to answer.
+    """
+    config = known_config(recipe.target)
+    if config is None:
+        return
+    if order.start is None:
+        require_trainable(order.kind, config, order.shape)
+    # A cap on the logits is refused with its own cure, once the weights show it.
+    if asks and not getattr(config, "final_logit_softcapping", None):
+        require_decodable(config)
 
 
 def _plan(order: Order) -> Plan:
@@ -120,30 +141,43 @@ def _tapped_layers(order: Order, target: DraftTarget, started: Started | None) -
 
 
 def _text_and_features(
-    checkpoint: Checkpoint, order: Order, setup: Setup, prompts: Sequence[str], reports: Reports
+    checkpoint: Checkpoint,
+    order: Order,
+    setup: Setup,
+    text: tuple[Sequence[str], Sequence[Messages]],
+    reports: Reports,
 ) -> tuple[list[Dialogue], FeatureStore, list[Span]]:
     codec = PromptCodec.of(checkpoint)
     longest = _longest_prompt(checkpoint, order)
+    prompts, conversations = text
+    ends = checkpoint.eos_token_ids
     encoded = [ids for ids in map(codec.encode, prompts) if len(ids) <= longest]
-    if not encoded:
+    given = [
+        Dialogue(prompt, answer[: order.answer_tokens], greedy=False)
+        for prompt, answer in (codec.encode_answered(messages, ends) for messages in conversations)
+        if len(prompt) <= longest
+    ]
+    if not encoded and not given:
         raise TrainingRefused(
             f"{order.prompts}: every prompt is longer than {longest} tokens; give shorter ones"
         )
-    if left_out := len(prompts) - len(encoded):
+    if left_out := len(prompts) + len(conversations) - len(encoded) - len(given):
         reports.stage(f"left out {left_out} prompts of more than {longest} tokens")
     order.work.mkdir(parents=True, exist_ok=True)
     _claim_answers(order.work, setup.target)
     model = fast_copy(checkpoint.model)
-    reports.stage(f"answers to {len(encoded)} prompts")
-    dialogues = answer_prompts(
-        model,
-        encoded,
-        order.work / ANSWERS,
-        end_ids=checkpoint.eos_token_ids,
-        answer_tokens=order.answer_tokens,
-        seed=order.plan.seed,
-        progress=reports.answers,
-    )
+    dialogues = given
+    if encoded:
+        reports.stage(f"answers to {len(encoded)} prompts")
+        dialogues = given + answer_prompts(
+            model,
+            encoded,
+            order.work / ANSWERS,
+            end_ids=ends,
+            answer_tokens=order.answer_tokens,
+            seed=order.plan.seed,
+            progress=reports.answers,
+        )
     if not any(dialogue.held_out for dialogue in dialogues):
         raise TrainingRefused(
             f"{order.prompts}: found {len(dialogues)} prompts, none of which is among the 1 in 40 held out to measure "

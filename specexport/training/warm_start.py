@@ -124,7 +124,7 @@ def new_small_model(
     model: PreTrainedModel, target: DraftTarget, layers: tuple[int, ...], ids: Tensor
 ) -> PrunedForCausalLM:
     """The target with `layers` only, scoring `ids` [V] ascending. Raises as `require_layers`."""
-    require_layers(model, layers)
+    require_layers(model.config, layers)
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = len(layers)
     config.tie_word_embeddings = False
@@ -136,15 +136,15 @@ def new_small_model(
     return draft
 
 
-def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
+def require_layers(config: PretrainedConfig, layers: tuple[int, ...]) -> None:
     """Raises `TrainingRefused` for layers that the target has not, and for a target that is not a Llama model, whose
     layers a Llama draft cannot take over."""
-    if model.config.model_type != "llama":
+    if config.model_type != "llama":
         raise TrainingRefused(
-            f"--kind model: found a target of type {model.config.model_type}, expected llama, whose layers the draft "
+            f"--kind model: found a target of type {config.model_type}, expected llama, whose layers the draft "
             "takes over; train eagle3 or medusa"
         )
-    count = len(model.get_decoder().layers)
+    count = int(config.num_hidden_layers)
     if not layers or list(layers) != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] < count:
         raise TrainingRefused(
             f"--layers: found {','.join(map(str, layers))}, expected ascending layers within 0..{count - 1}"

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specexport.cli import main
+from specexport.recipe import MedusaDraft, load_recipe
 from specexport.training.prompts_file import append_prompts, read_prompts
 from tests.specexport.training.conftest import RECIPE
 
@@ -113,3 +114,64 @@ def test_write_prompts_keeps_out_what_is_excluded(
     done = run("write-prompts", recipe_file, "--count", "1", "-o", out, "--exclude", tmp_path / "bench.jsonl")
     assert done.exit_code == 0, done.output
     assert read_prompts(out) == ["Why is the sea salty?"]
+
+
+def test_train_says_the_lines_to_paste_and_a_recipe_takes_them(recipe_file: Path, prompts: Path) -> None:
+    out = prompts.parent / "drafts" / "mine"
+    options = ("--epochs", "1", "--answer-tokens", "12", "--vocabulary", "64", "--depth", "2")
+    done = run("train", recipe_file, "--kind", "medusa", "--prompts", prompts, "--out", out, *options)
+    assert done.exit_code == 0, done.output
+    assert "80 of 80 answers, " in done.stderr
+    assert " tokens/s, about 0 s left" in done.stderr
+    _, _, pasted = done.stdout.partition("\ndraft:")
+    recipe = recipe_file.read_text().replace("draft: {kind: none}", "draft:" + pasted)
+    (recipe_file.parent / "mine.yaml").write_text(recipe)
+    draft = load_recipe(recipe_file.parent / "mine.yaml").draft
+    assert isinstance(draft, MedusaDraft)
+    assert (draft.source, draft.k) == (str(out), 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("model", ("llama", "mistral"), "found a target of type mistral, expected llama"),
+        (
+            "eagle3",
+            ("num_hidden_layers: 6", "num_hidden_layers: 3"),
+            "found a target of 3 layers, expected at least 6",
+        ),
+        (
+            "model",
+            ("num_hidden_layers: 6", "num_hidden_layers: 2"),
+            "found a target of 2 layers, expected at least 3",
+        ),
+    ],
+)
+def test_what_a_config_rules_out_is_refused_before_the_weights_are_read(
+    kind: str,
+    change: tuple[str, str],
+    words: str,
+    recipe_file: Path,
+    prompts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from specexport.training import run as training
+
+    monkeypatch.setattr(training, "load_checkpoint", None)
+    recipe_file.write_text(RECIPE.replace(*change))
+    done = run("train", recipe_file, "--kind", kind, "--prompts", prompts, "--out", prompts.parent / "x")
+    assert done.exit_code == 1, done.output
+    assert words in done.stderr
+    assert "loading" not in done.stderr
+
+
+def test_write_prompts_refuses_a_target_without_a_chat_template_before_its_weights_are_read(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specexport.checkpoint.load_checkpoint", None)
+    monkeypatch.setattr("specexport.sources.byte_tokenizer.CHAT_TEMPLATE", None)
+    done = run("write-prompts", recipe_file, "--count", "1", "-o", tmp_path / "out.jsonl")
+    assert done.exit_code == 1, done.output
+    assert "found a target without a chat template" in done.stderr
+    assert "loading" not in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()

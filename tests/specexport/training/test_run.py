@@ -26,6 +26,7 @@ from specexport.draft_models.random_drafts import random_eagle
 from specexport.errors import SourceError, TrainingRefused
 from specexport.recipe import Recipe, load_recipe
 from specexport.training import batches, loop, precision
+from specexport.training.answers import AnswerProgress
 from specexport.training.batches import Batch
 from specexport.training.eagle3 import Eagle3Task
 from specexport.training.features import stored_setup
@@ -107,9 +108,9 @@ def test_answers_and_features_are_made_once_for_all_kinds(
 ) -> None:
     train_draft(recipe, order("medusa"), Reports())
     answers = (order("medusa").work / ANSWERS).read_bytes()
-    told: list[tuple[int, int]] = []
-    train_draft(recipe, order("model"), Reports(answers=lambda done, of: told.append((done, of))))
-    assert told == [(80, 80)]
+    told: list[AnswerProgress] = []
+    train_draft(recipe, order("model"), Reports(answers=told.append))
+    assert told == [AnswerProgress(80, 80)]
     assert (order("model").work / ANSWERS).read_bytes() == answers
 
 

@@ -10,7 +10,7 @@ import torch
 from specexport.checkpoint import Checkpoint
 from specexport.errors import TrainingRefused
 from specexport.training import questions
-from specexport.training.answers import answer_prompts
+from specexport.training.answers import AnswerProgress, answer_prompts
 from specexport.training.decoding import Request, SlotDecoder
 from specexport.training.dialogues import Dialogue, append_dialogues, read_dialogues
 from specexport.training.features import FeatureStore, Setup, Span, add_features
@@ -100,6 +100,27 @@ def test_answers_continue_after_an_interruption(target: Checkpoint, tmp_path: Pa
     assert {dialogue.prompt_ids for dialogue in again} == set(prompts)
     greedy = {dialogue for dialogue in whole if dialogue.greedy}
     assert greedy & again >= {dialogue for dialogue in greedy if dialogue.prompt_ids in _prompts(lines[:3])}
+
+
+def test_progress_counts_tokens_and_expects_what_the_ended_answers_suggest(
+    target: Checkpoint, tmp_path: Path
+) -> None:
+    prompts = [dialogue.prompt_ids for dialogue in dialogues(8)]
+    heard: list[AnswerProgress] = []
+    found = answer_prompts(
+        target.model,
+        prompts,
+        tmp_path / "it.jsonl",
+        end_ids=(),
+        answer_tokens=12,
+        slots=4,
+        progress=heard.append,
+    )
+    assert heard[0] == AnswerProgress(0, 8)
+    assert heard[1] == AnswerProgress(0, 8, tokens=4, expected=96)  # one step of four slots, before any ended
+    assert heard[-1] == AnswerProgress(8, 8, tokens=96, expected=96)
+    assert sum(len(dialogue.answer_ids) for dialogue in found) == 96
+    assert [each.tokens for each in heard] == sorted(each.tokens for each in heard)
 
 
 @pytest.mark.parametrize("before", [6, 12, 20])
