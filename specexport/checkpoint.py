@@ -23,14 +23,15 @@ from specexport.digests import source_digest
 from specexport.draft_models.pruned import load_pruned
 from specexport.draft_models.targets import draft_target
 from specexport.errors import CheckpointUnsupported, reason_of
+from specexport.export import check_config
 from specexport.quiet import quiet
 from specexport.recipe import ModelSource, NoiseSource, Precision, RandomSource
 from specexport.recipe_naming import naming_source
 from specexport.refusals import (
     require_all_weights,
-    require_causal,
     require_finite_weights,
     require_known_rope,
+    require_language_model,
     unsupported_config,
     with_new_rope_name,
 )
@@ -152,9 +153,11 @@ def _load_files(
     if is_pruned(located.directory):
         return _load_pruned(source, located, spec, target)
     config = _read_config(source, located, spec.trust_remote_code)
-    require_causal(source, config)
+    require_language_model(source, config)
+    check_config(config, trust_remote_code=spec.trust_remote_code)  # before minutes of reading weights
+    tokenizer = _stored_tokenizer(source, located, spec)
     model = _read_weights(source, located, config, precision, spec.trust_remote_code)
-    return _describe(source, model, _stored_tokenizer(source, located, spec), located.digest)
+    return _describe(source, model, tokenizer, located.digest)
 
 
 def _load_pruned(source: str, located: Located, spec: ModelSource, target: Checkpoint | None) -> Checkpoint:
@@ -176,7 +179,7 @@ def _make_random(source: RandomSource, spec: ModelSource, precision: Precision) 
 
     name = random_name(source.random)
     config = random_config(source.random)
-    require_causal(name, config)
+    require_language_model(name, config)
     model = random_model(config, source.random.seed)
     torch.nn.Module.to(model, DTYPES[precision])
     digest = source_digest(spec)

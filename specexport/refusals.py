@@ -32,14 +32,14 @@ def unsupported_config(source: str, error: Exception) -> CheckpointUnsupported:
     return CheckpointUnsupported(f"{source}: its config cannot be read: {reason}")
 
 
-def require_causal(source: str, config: PretrainedConfig) -> None:
-    """Raises `CheckpointUnsupported` for what is not a decoder-only language model in plain weights."""
+def require_language_model(source: str, config: PretrainedConfig) -> None:
+    """Raises `CheckpointUnsupported` for what is not a decoder-only language model in plain weights.
+
+    Whether its attention is causal is not asked of the config: `is_decoder` is false where its publisher left it out,
+    and read by some models and not by others. The model's own masks say it (`export.check_config`).
+    """
     kind = config.model_type
     _require_decoder(source, config)
-    if getattr(config, "is_decoder", True) is False:
-        raise CheckpointUnsupported(
-            f"{source}: {kind} sees the text after a token too, expected a decoder-only model"
-        )
     if config.get_text_config() is not config:
         raise CheckpointUnsupported(
             f"{source}: {kind} reads more than text, expected a text model; save its language model by itself"

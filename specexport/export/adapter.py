@@ -40,7 +40,8 @@ class WindowInputs:
     window_mask: Tensor  # [B, W, W] bool
     logits_rows: Tensor  # [B, R]
     capacity: int
-    masks: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+    masks: dict[int, tuple[Tensor, int | CheckpointUnsupported]] = field(default_factory=dict)
+    """By id: each mask, and its sliding window or why no layer can attend with it."""
 
 
 _window: ContextVar[WindowInputs] = ContextVar("specexport_window")
@@ -128,9 +129,18 @@ def window_attention_mask(
     local_size: int | None = None,
     **kwargs: object,
 ) -> Tensor:
-    """[B, 1, W, capacity] bool: committed rows, window ancestors, both inside the layer's sliding window."""
+    """[B, 1, W, capacity] bool: committed rows, window ancestors, both inside the layer's sliding window.
+
+    A rule that the graph cannot carry is refused by the layer that attends with it: models also make the masks of
+    layer kinds that they do not have, such as a window that their config switches off.
+    """
     inputs = _window.get()
-    sliding_window = _sliding_window(mask_function, local_size)
+    try:
+        sliding_window = _sliding_window(mask_function, local_size)
+    except CheckpointUnsupported as refusal:
+        unusable = inputs.window_mask[:, None]
+        inputs.masks[id(unusable)] = (unusable, refusal)
+        return unusable
     rows = torch.arange(inputs.capacity)[None, None, :]  # [1, 1, capacity]
     node = rows - inputs.cache_length[:, None, None]  # [B, 1, capacity] window node held by the row
     width = inputs.window_mask.shape[-1]
@@ -152,6 +162,11 @@ def _sliding_window(mask_function: Callable[..., object], local_size: int | None
 
     transformers hands over a closure, so the rule is compared with ours on a grid of (query, key) positions.
     """
+    if local_size is not None and local_size < 1:
+        raise CheckpointUnsupported(
+            f"the model attends in a sliding window of {local_size} tokens, which shows a token nothing; expected a "
+            "window of 1 or more, or null in its config for none"
+        )
     size = local_size or FULL_WINDOW
     edges = {size - 1, size, size + 1, 2 * size, 2 * size + 1} if size else set()
     grid = sorted({*_PROBE, *(edge for edge in edges if edge >= 0)})
@@ -164,9 +179,10 @@ def _sliding_window(mask_function: Callable[..., object], local_size: int | None
         ) from None
     for (query, key), found in answers.items():
         if found != (key <= query and (size == FULL_WINDOW or query - key < size)):
+            later = ", so a token sees the text after it too" if found and key > query else ""
             raise CheckpointUnsupported(
-                f"the model's attention mask {'shows' if found else 'hides'} key {key} to query {query}; expected "
-                f"a causal mask{f' over a sliding window of {size}' if size else ''}: chunked, prefix and "
+                f"the model's attention mask {'shows' if found else 'hides'} key {key} to query {query}{later}; "
+                f"expected a causal mask{f' over a sliding window of {size}' if size else ''}: chunked, prefix and "
                 "bidirectional masks are not supported"
             )
     return size
@@ -212,7 +228,8 @@ def window_attention(
         version=24,
         metadata_props={WINDOW_PROPERTY: str(sliding_window)},
     )
-    return output.transpose(1, 2), None
+    # Contiguous as transformers' own functions return it: some layers take a view of it.
+    return output.transpose(1, 2).contiguous(), None
 
 
 def _checked_window(module: torch.nn.Module, mask: Tensor | None, options: dict[str, object]) -> int:
@@ -227,6 +244,8 @@ def _checked_window(module: torch.nn.Module, mask: Tensor | None, options: dict[
         raise CheckpointUnsupported(
             f"{type(module).__name__} changes the attention mask before use; expected the mask of its layer kind"
         )
+    if isinstance(known[1], CheckpointUnsupported):
+        raise known[1]
     return known[1]
 
 
@@ -236,6 +255,12 @@ class RowSelectingHead(torch.nn.Module):
     def __init__(self, head: torch.nn.Module) -> None:
         super().__init__()
         self.head = head
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Some models keep their head's bias under a second name, and move both together."""
+        found: Tensor | None = getattr(self.head, "bias", None)
+        return found
 
     def forward(self, hidden: Tensor) -> Tensor:
         rows = _window.get().logits_rows[:, :, None].expand(-1, -1, hidden.shape[-1])

@@ -75,6 +75,16 @@ class _WindowForward(nn.Module):
         return (logits, top_ids, *present, *hidden)
 
 
+def run_window(model: PreTrainedModel, layout: CacheLayout, *, capacity: int = 32) -> None:
+    """Runs what `trace_graph` traces once, eagerly, on the device and in the tensor mode of `model`.
+
+    Raises `CheckpointUnsupported` for what the hooks refuse, and whatever else the model's own code raises.
+    """
+    forward = _WindowForward(model, None, capacity, int(model.get_output_embeddings().weight.shape[0]))
+    with adapted(model), torch.no_grad():
+        forward(*_example(layout, capacity, model.dtype))
+
+
 def trace_graph(
     model: PreTrainedModel, layout: CacheLayout, *, capacity: int, vocab_size: int
 ) -> TracedGraph:

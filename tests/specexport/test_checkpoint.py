@@ -118,6 +118,11 @@ def test_the_digest_needs_no_load_and_follows_content_not_place(saved: Path, tmp
             "holds a LlamaForTokenClassification, expected a causal",
         ),
         ({"model_type": "vit", "architectures": None}, "vit is not a causal language model"),
+        (
+            {"model_type": "bert", "architectures": ["BertLMHeadModel"]},
+            "bert: .* a token sees the text after it too; expected a causal mask",
+        ),
+        ({"is_causal": False}, "llama: .* a token sees the text after it too; expected a causal mask"),
         ({"model_type": "lama"}, "does not know this architecture: .*lama"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "weights are quantised with gptq"),
         ({"model_type": "llava", "architectures": None}, "llava reads more than text"),
@@ -134,6 +139,15 @@ def test_what_is_no_plain_decoder_is_refused_by_name(
     with pytest.raises(CheckpointUnsupported, match=message) as caught:
         load_checkpoint(Target(source=str(saved)), "fp32")
     assert "\n" not in str(caught.value)
+
+
+def test_what_the_config_says_is_refused_before_weights_are_read(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit_config(saved, is_causal=False)
+    monkeypatch.setattr("specexport.checkpoint._read_weights", lambda *args: pytest.fail("weights were read"))
+    with pytest.raises(CheckpointUnsupported, match="sees the text after it"):
+        load_checkpoint(Target(source=str(saved)), "fp32")
 
 
 def test_weights_that_do_not_fit_the_model_are_refused_by_name(saved: Path) -> None:
@@ -175,7 +189,6 @@ def test_a_broken_tokenizer_or_config_is_refused(saved: Path) -> None:
         ("llama", {"hiden_size": 3}, SourceError, "LlamaConfig has no such key; did you mean 'hidden_size'"),
         ("llama", {"num_attention_heads": 5}, SourceError, "LlamaConfig does not take them"),
         ("t5", {}, CheckpointUnsupported, "encoder-decoder"),
-        ("bert", {}, CheckpointUnsupported, "bert sees the text after a token too"),
     ],
 )
 def test_a_random_model_that_cannot_be_made_is_refused(

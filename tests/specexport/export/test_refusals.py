@@ -68,10 +68,30 @@ def test_a_sliding_mask_shows_the_last_rows_only() -> None:
         (lambda b, h, q, k: torch.ones(1)[k] * (k <= q), None, "depends on more than positions"),
     ],
 )
-def test_other_masks_are_refused(rule: Rule, local_size: int | None, message: str) -> None:
-    with pytest.raises(CheckpointUnsupported, match=message) as failure:
-        mask_of(rule, local_size)
+def test_a_layer_that_attends_with_another_mask_is_refused(
+    rule: Rule, local_size: int | None, message: str
+) -> None:
+    rows = torch.zeros(1, 2, 3, 8)
+    with window_inputs(inputs()):
+        mask = window_attention_mask(1, 3, 16, rule, local_size)
+        with pytest.raises(CheckpointUnsupported, match=message) as failure:
+            window_attention(torch.nn.Module(), rows, rows, rows, mask)
     assert "expected a" in str(failure.value)
+
+
+def test_a_mask_that_no_layer_attends_with_is_not_refused() -> None:
+    """Qwen2-MoE makes the mask of its sliding layers with a window of 0 where its config switches the window off."""
+
+    def empty(batch: int, head: int, query: Tensor, key: Tensor) -> Any:
+        return (key <= query) & (key > query)
+
+    rows = torch.zeros(1, 2, 3, 8)
+    with window_inputs(inputs()):
+        unused = window_attention_mask(1, 3, 16, empty, 0)
+        used = window_attention_mask(1, 3, 16, causal)
+        window_attention(torch.nn.Module(), rows, rows, rows, used)
+        with pytest.raises(CheckpointUnsupported, match=r"sliding window of 0 tokens.*expected a"):
+            window_attention(torch.nn.Module(), rows, rows, rows, unused)
 
 
 def test_a_tensor_that_the_graph_has_no_input_for_is_refused() -> None:

@@ -1,0 +1,107 @@
+"""The model of a config without its weights: shapes and operations, no numbers.
+
+Owns what a config alone says of a checkpoint: whether its attention fits a graph, its KV cache, the size of its
+weights. Nothing here reads a weight or takes memory for one, so that a refusal comes before either. What depends on
+values is left to the trace.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from specexport.errors import CheckpointUnsupported, reason_of
+from specexport.export.support import CacheLayout, check_supported, freeze_rope
+from specexport.export.trace import run_window
+
+_CAPACITY = 32
+_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """What a config says of its model. `layout` is None where finding it takes values, for the reason in `untried`.
+
+    `weight_elements` counts each tensor once, however many places use it; `embedding_elements` those of the table that
+    turns tokens into rows, `head_elements` those of the LM head, the same tensor where the two are `tied`.
+    """
+
+    model_type: str
+    layout: CacheLayout | None
+    rope: str | None
+    weight_elements: int
+    embedding_elements: int
+    head_elements: int
+    head_rows: int
+    tied: bool
+    untried: str | None = None
+
+
+def check_config(
+    config: PretrainedConfig, *, capacity: int = _CAPACITY, trust_remote_code: bool = False
+) -> Skeleton:
+    """The model of `config`, tried in the form in which it will be traced, for a cache of `capacity` rows.
+
+    Raises `CheckpointUnsupported` for what no graph can carry, with the words of the build that meets it later.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        model = _make(config, trust_remote_code)
+        layout, rope, untried = None, None, None
+        try:
+            layout = check_supported(model)
+            rope = freeze_rope(model, capacity)
+            run_window(model, layout)
+        except CheckpointUnsupported as refusal:
+            if not isinstance(refusal.__context__, _VALUES):
+                raise _named(config, refusal) from None
+            untried = reason_of(refusal)
+        except Exception as error:  # whatever a model's own code raises without values: the trace judges that
+            untried = reason_of(error)
+        return _described(model, layout, rope, untried)
+
+
+def _named(config: PretrainedConfig, refusal: CheckpointUnsupported) -> CheckpointUnsupported:
+    """The refusal as the trace words it: the hooks name no architecture, the checks before them do."""
+    words = str(refusal)
+    kind = config.model_type
+    return refusal if words.startswith(kind) else CheckpointUnsupported(f"{kind}: {words}")
+
+
+def _make(config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
+    try:
+        with no_init_weights():
+            made = AutoModelForCausalLM.from_config(deepcopy(config), trust_remote_code=trust_remote_code)
+        model: PreTrainedModel = made.eval()
+        model.tie_weights()
+    except Exception as error:  # each architecture fails in its own way on sizes that do not fit together
+        raise CheckpointUnsupported(
+            f"{config.model_type}: no model can be made of its config: {reason_of(error)}; check its sizes"
+        ) from None
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("batched_mm")  # as traced; others choose experts by value
+    return model
+
+
+def _described(
+    model: PreTrainedModel, layout: CacheLayout | None, rope: str | None, untried: str | None
+) -> Skeleton:
+    table, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    rows = head.weight if head is not None else table
+    return Skeleton(
+        model.config.model_type,
+        layout,
+        rope,
+        sum(parameter.numel() for parameter in model.parameters()),
+        int(table.numel()),
+        int(rows.numel()),
+        int(rows.shape[0]),
+        rows is table,
+        untried,
+    )
