@@ -92,8 +92,9 @@ def _make(config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
 def _described(
     model: PreTrainedModel, layout: CacheLayout | None, rope: str | None, untried: str | None
 ) -> Skeleton:
-    table, head = model.get_input_embeddings().weight, model.get_output_embeddings()
-    rows = head.weight if head is not None else table
+    head = model.get_output_embeddings()
+    table: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+    rows: torch.Tensor = head.weight if head is not None else table
     return Skeleton(
         model.config.model_type,
         layout,
