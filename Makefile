@@ -13,7 +13,7 @@ help:
 	@echo "make demo       build SmolLM2-135M with n-gram drafts, watch it answer, check the answer against plain decoding"
 	@echo "make test       lint, types and every test"
 	@echo "make test-fast  the same without the tests marked slow"
-	@echo "make bench      latency tests against PyTorch"
+	@echo "make bench      latency tests: against PyTorch, and costs on this machine"
 	@echo "make peers      this project beside other systems, each in an environment of its own"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff's fixes and formatting"
@@ -47,7 +47,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/python -m pytest tests/latency --benchmark-only --timeout 1800
+	$(BIN)/python -m pytest tests/latency --timeout 1800
 
 c-example: $(READY)
 	$(BIN)/python -m specruntime.clib -o build/c

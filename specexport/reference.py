@@ -6,7 +6,6 @@ as asked for, and no sampling default that a checkpoint may bring along.
 
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Literal
 
 import torch
@@ -19,6 +18,7 @@ from specexport.errors import SourceError, reason_of
 from specexport.export import freeze_rope
 from specexport.quiet import quiet
 from specexport.recipe import Recipe, load_recipe
+from specruntime import clock
 from specruntime.errors import EngineFailed
 from specruntime.params import SamplingParams
 
@@ -70,11 +70,11 @@ class PytorchReference:
         if params.temperature > 0:
             torch.manual_seed(params.seed)
         with quiet(), torch.inference_mode():
-            started = perf_counter()
+            started = clock.now()
             output = self._model.generate(  # type: ignore[operator]
                 prompt, attention_mask=torch.ones_like(prompt), generation_config=config, streamer=clock
             )
-            seconds = perf_counter() - started
+            seconds = clock.now() - started
         return ReferenceAnswer(tuple(output[0, len(ids) :].tolist()), clock.first_token - started, seconds)
 
     def warm_up(self, ids: list[int], max_new_tokens: int, mode: ReferenceMode) -> None:
@@ -119,7 +119,7 @@ class _Clock(BaseStreamer):
 
     def put(self, value: torch.Tensor) -> None:
         if self._heard_prompt and not self.first_token:
-            self.first_token = perf_counter()
+            self.first_token = clock.now()
         self._heard_prompt = True
 
     def end(self) -> None:

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before numpy, torch and onnxruntime are imported: tests are many and small, threads only get in each other's way.
@@ -14,7 +16,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 from hypothesis import HealthCheck, settings
 
+from specruntime import clock
 from tests.made_once import made_once
+from tests.scripted_clock import CLOCK, TICK, ScriptedClock
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECIPES = REPOSITORY / "recipes"
@@ -25,6 +29,26 @@ settings.register_profile(
 )
 settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+MEASURING = (
+    "latency",
+    "gpu",
+)  # directories whose tests are about this machine; all others are given the time
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the fixtures of a test, those it shares with others included."""
+    part = item.path.relative_to(REPOSITORY / "tests").parts[0]
+    clock.now = time.perf_counter if part in MEASURING else CLOCK
+
+
+@pytest.fixture
+def ticking() -> Iterator[ScriptedClock]:
+    """The clock, of which a test may change the `tick`."""
+    yield CLOCK
+    CLOCK.tick = TICK
 
 
 @pytest.fixture(scope="session")

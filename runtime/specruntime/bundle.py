@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -164,7 +163,7 @@ class LoadedBundle:
         try:
             if draft_graph(spec) is not None:
                 draft_context = self._draft_engine().new_context()
-            session = self._session(spec, target, draft_context, dynamic, adapt, perf_counter)
+            session = self._session(spec, target, draft_context, dynamic, adapt)
         except BaseException:
             target.close()
             if draft_context is not None:
@@ -247,7 +246,7 @@ class LoadedBundle:
         draft_context: Context | None,
         dynamic: bool,
         adapt: Callable[[Draft], Draft],
-        clock: Callable[[], float],
+        clock: Callable[[], float] | None = None,
     ) -> Session:
         draft = new_draft(spec, draft_context, self.manifest.target.vocab_size, target=target)
         if not isinstance(spec, NoneDraft) and dynamic and self.manifest.adaptive is not None:

@@ -9,11 +9,11 @@ text, stop conditions or files.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specruntime import clock as host_clock
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.engine import Context
 from specruntime.errors import CapacityExceeded, EmptyPrompt, EngineFailed, InvalidArgument, WrongState
@@ -55,13 +55,13 @@ class Session:
         draft: Draft,
         *,
         manifest: Manifest,
-        clock: Callable[[], float] = perf_counter,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        """Takes ownership of both: `close` closes them. `clock` measures its phases, in seconds.
+        """Takes ownership of both: `close` closes them. `clock` measures its phases, in seconds; None: `clock.now`.
 
         Raises `InvalidArgument` for a graph it cannot drive.
         """
-        self._clock = clock
+        self._clock = clock if clock is not None else host_clock.now
         self.manifest = manifest
         self.stats = Statistics()  # of the current answer; `begin` replaces it
         self.answers = 0  # begun so far: tells whether an answer is still the current one

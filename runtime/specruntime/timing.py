@@ -4,11 +4,11 @@ Owns seconds as the caller sees them; seconds inside rounds are in `Statistics`.
 """
 
 from collections.abc import Iterator, Sequence
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specruntime import clock
 from specruntime.generation import Codec, Delta, generate
 from specruntime.sampling import SamplingParams
 from specruntime.session import Session
@@ -27,18 +27,18 @@ class TimedAnswer:
         params: SamplingParams,
         text: Codec | None = None,
     ) -> None:
-        started = perf_counter()
+        started = clock.now()
         self._session = session
         self._deltas = generate(session, prompt_ids, params, text)
         self.new_tokens = 0
         self.first_seconds = 0.0  # from the prompt's ids to the first delta
-        self.seconds = perf_counter() - started  # from the prompt's ids to the last delta
+        self.seconds = clock.now() - started  # from the prompt's ids to the last delta
 
     def __iter__(self) -> Iterator[Delta]:
         while True:
-            started = perf_counter()
+            started = clock.now()
             delta = next(self._deltas, None)
-            self.seconds += perf_counter() - started
+            self.seconds += clock.now() - started
             if delta is None:
                 return
             if self.new_tokens == 0:

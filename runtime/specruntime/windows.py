@@ -6,11 +6,11 @@ profile line up with the tokens fed, and what a tree's rows see. Target and draf
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specruntime import clock
 from specruntime.engine import Context, Window
 from specruntime.errors import InvalidArgument
 from specruntime.manifest import GraphSpec, Profile
@@ -162,9 +162,9 @@ class Feeder:
 def run_counted(context: Context, window: Window, tally: EngineTally) -> None:
     """Runs a staged window and books the call, its seconds and whether a captured graph was replayed."""
     profile = window.profile.name
-    replayed, started = context.replays.get(profile, 0), perf_counter()
+    replayed, started = context.replays.get(profile, 0), clock.now()
     context.run(window)
-    tally.add(profile, perf_counter() - started, replayed=context.replays.get(profile, 0) > replayed)
+    tally.add(profile, clock.now() - started, replayed=context.replays.get(profile, 0) > replayed)
 
 
 def _refuse_unsupported(spec: GraphSpec) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from specexport.bench.machine import describe_machine, threads_of
 from specexport.bench.prompts import BenchPrompt, encode_prompts
+from specruntime import clock
 from specruntime.batches.speculation import Speculation
 from specruntime.bundle import LoadedBundle
 from specruntime.errors import EngineFailed, InvalidArgument
@@ -141,7 +141,7 @@ def _decode(stepper: BatchStepper, prompts: Sequence[list[int]], way: str, param
     tokens: Tokens = [[] for _ in prompts]
     waiting, free = list(range(len(prompts))), list(range(stepper.slots))
     active: dict[int, int] = {}
-    started = perf_counter()
+    started = clock.now()
     while waiting or active:
         while waiting and free:
             slot, prompt = free.pop(0), waiting.pop(0)
@@ -157,5 +157,5 @@ def _decode(stepper: BatchStepper, prompts: Sequence[list[int]], way: str, param
                 stepper.evict(turn.slot)
                 del active[turn.slot]
                 free = sorted([*free, turn.slot])
-    seconds = perf_counter() - started
+    seconds = clock.now() - started
     return _Run(tokens, seconds, batch.engine_seconds - engine, batch.launches - launches)

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from time import perf_counter
 
 import click
 
 from specexport.cli.progress import counted_progress
 from specexport.collection import without_collection
+from specruntime import clock
 
 
 @click.command("build")
@@ -22,7 +22,7 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
     from specexport.recipe import load_recipe
 
     loaded = load_recipe(recipe)  # refused before the seconds that importing torch takes
-    started = perf_counter()
+    started = clock.now()
     from specexport.bundle_place import check_output
     from specexport.currency import build_key, default_output, is_current
     from specexport.digests import checkpoint_digests
@@ -46,5 +46,5 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
             from specexport.build import build as build_bundle
 
             build_bundle(loaded, bundle, force=force, announce=announce, steps=count, digests=digests)
-    result = {"bundle": str(bundle), "seconds": perf_counter() - started}
+    result = {"bundle": str(bundle), "seconds": clock.now() - started}
     click.echo(json.dumps(result) if as_json else str(bundle))

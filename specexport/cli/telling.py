@@ -1,9 +1,10 @@
 """Lines on stderr about work that takes minutes."""
 
 from collections.abc import Callable
-from time import monotonic
 
 import click
+
+from specruntime import clock
 
 _SECONDS = 15.0
 
@@ -17,14 +18,14 @@ class Occasionally:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._last = monotonic()
+        self._last = clock.now()
 
     def count(self, done: int, of: int) -> None:
         self.say(f"{done} of {of}", last=done == of)
 
     def say(self, line: str, *, last: bool) -> None:
-        if last or monotonic() - self._last > _SECONDS:
-            self._last = monotonic()
+        if last or clock.now() - self._last > _SECONDS:
+            self._last = clock.now()
             self._tell(line)
 
 
@@ -32,13 +33,13 @@ class Pace:
     """Work that is counted in tokens: how fast it goes and how long it will take, since the first call."""
 
     def __init__(self) -> None:
-        self._begun = monotonic()
+        self._begun = clock.now()
 
     def describe(self, tokens: int, expected: int) -> str:
         """`tokens` of about `expected` are done."""
         if not tokens:
             return "0 tokens"
-        seconds = max(monotonic() - self._begun, 1e-9)
+        seconds = max(clock.now() - self._begun, 1e-9)
         left = seconds / tokens * max(expected - tokens, 0)
         return f"{tokens} tokens, {tokens / seconds:.0f} tokens/s, about {shown_time(left)} left"
 

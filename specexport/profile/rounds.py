@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
 
+from specruntime import clock
 from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.check import prompt_ids
 from specruntime.engines import EngineOptions
@@ -47,15 +47,15 @@ class RoundProfile:
 
 def profile_rounds(bundle: Path, options: EngineOptions, max_new_tokens: int) -> RoundProfile:
     """Answers the bundle's check prompts once, after a warm-up. Raises what opening and decoding raise."""
-    started = perf_counter()
+    started = clock.now()
     with open_bundle(bundle, options=options) as opened:
         session = opened.new_session()
-        ready = perf_counter()
+        ready = clock.now()
         prompts = _prompts(opened)
-        asked = perf_counter()
+        asked = clock.now()
         params = SamplingParams(max_tokens=max_new_tokens)
         complete(session, prompts[0], replace(params, max_tokens=1))
-        answered = perf_counter()
+        answered = clock.now()
         every = [_answer(session, ids, params) for ids in prompts]
     return _sum_up(every, open_ms=1e3 * (ready - started), first_token_ms=1e3 * (answered - asked))
 

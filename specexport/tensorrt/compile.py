@@ -8,7 +8,6 @@ import json
 import os
 import resource
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from specexport.tensorrt.network import allow_decomposition, parse_network, symb
 from specexport.tensorrt.options import TensorRTBackend
 from specexport.tensorrt.profiles import SymbolicInput, WindowShape, shared_profile, static_profiles
 from specexport.tensorrt.report import EngineReport, ShapeRange, judge, read_network
+from specruntime import clock
 from specruntime.engines.tensorrt_library import Library, load_library
 
 LAYERS_NAME = "layers.json"
@@ -70,7 +70,7 @@ def compile_engine(
     `WorkspaceTooSmall` when `workspace_mib` is too small and `CompileFailed` for anything else the builder reports.
     """
     library = load_library(request.backend.kind)
-    started = time.monotonic()
+    started = clock.now()
     journal = open_journal(library.module)
     builder = library.module.Builder(journal.logger)
     network, _parser = parse_network(library.module, builder, journal.logger, onnx_path)
@@ -94,7 +94,7 @@ def compile_engine(
         library=library.name,
         library_version=library.version,
         compute_capabilities=request.backend.compute_capabilities,
-        seconds=time.monotonic() - started,
+        seconds=clock.now() - started,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         builder_memory_mib=journal.number("memory allocators: CPU"),
         report=judge(

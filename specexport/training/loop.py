@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from specexport.training.batches import Batch, load_batch, plan_epoch
 from specexport.training.features import FeatureStore, Span
 from specexport.training.objective import Outcome, Task
 from specexport.training.precision import fast_bfloat16
+from specruntime import clock
 
 CHECKPOINT_SECONDS = 600
 REPORT_SECONDS = 15
@@ -103,11 +103,11 @@ def train(
     checkpoint = _Checkpoint(learner.accelerator, directory, plan, spans)
     progress = checkpoint.resume()
     steps = plan.epochs * len(plan_epoch(spans, plan.tokens_per_step, plan.seed, 0))
-    before, saved = monotonic() - progress.seconds, monotonic()
+    before, saved = clock.now() - progress.seconds, clock.now()
     reported = 0.0
     learner.task.train()
     for batch_spans in _batches(spans, plan, progress):
-        progress.seconds = monotonic() - before
+        progress.seconds = clock.now() - before
         done = _share_done(progress, plan, steps)
         if done >= 1:
             break
@@ -117,10 +117,10 @@ def train(
             reported = progress.seconds
             report(progress, done)
             progress.forget_hits()
-        if monotonic() - saved > CHECKPOINT_SECONDS:
+        if clock.now() - saved > CHECKPOINT_SECONDS:
             checkpoint.save(progress)
-            saved = monotonic()
-    progress.seconds = monotonic() - before
+            saved = clock.now()
+    progress.seconds = clock.now() - before
     checkpoint.save(progress)
     learner.task.eval()
     return progress

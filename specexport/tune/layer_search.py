@@ -7,7 +7,6 @@ Greedy: each sweep tries every layer that is left, drops the few whose absence c
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from specexport.errors import CheckpointUnsupported
 from specexport.export.residual import find_residual_stream
 from specexport.trees import chain_of, expected_tokens
 from specexport.tune.probing import Answered
+from specruntime import clock
 
 Advance = Callable[[str], None]
 
@@ -47,7 +47,6 @@ def search_layers(
     minutes: float,
     verify_ratio: float = 1.0,
     advance: Advance = lambda step: None,
-    clock: Callable[[], float] = perf_counter,
 ) -> LayerChoice:
     """The choice of highest predicted speed among those met within `minutes`, one sweep at least.
 
@@ -57,16 +56,16 @@ def search_layers(
     stream = find_residual_stream(model)
     if isinstance(stream, str):
         raise CheckpointUnsupported(stream)
-    layers, deadline = stream.layers, clock() + 60 * minutes
+    layers, deadline = stream.layers, clock.now() + 60 * minutes
     texts = list(_within(answers))
     kept = tuple(range(len(layers)))
     best: LayerChoice | None = None
-    while len(kept) > 1 and (best is None or clock() < deadline):
+    while len(kept) > 1 and (best is None or clock.now() < deadline):
         advance(f"dropping of {len(kept)} layers")
         without: dict[int, float] = {}
         for layer in kept:
             without[layer] = _agreement(model, layers, tuple(n for n in kept if n != layer), texts)
-            if best is not None and clock() > deadline:
+            if best is not None and clock.now() > deadline:
                 return best
         drops = min(max(1, len(layers) // _SWEEPS), len(kept) - 1)
         gone = sorted(kept, key=lambda layer: without[layer], reverse=True)[:drops]

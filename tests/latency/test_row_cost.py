@@ -1,9 +1,11 @@
-"""What choosing a token costs on the host: one row of a real vocabulary, softmax and truncation included."""
+"""What a round costs on the host: a row of a real vocabulary with softmax and truncation, a search for n-grams."""
 
 from time import perf_counter
 
 import numpy as np
+import pytest
 
+from specruntime.drafts.ngram import find_continuation
 from specruntime.sampling import Sampler, SamplingParams
 
 VOCAB = 49_152
@@ -20,3 +22,14 @@ def test_a_row_at_temperature_and_top_p_stays_within_its_budget() -> None:
         sampler.sample(row, (0,) * position)
         times.append(1e3 * (perf_counter() - start))
     assert min(times) < BUDGET_MS
+
+
+@pytest.mark.parametrize("vocab", [1, 60, 20_000])
+def test_a_search_takes_microseconds_at_four_thousand_tokens(vocab: int) -> None:
+    tokens = np.random.default_rng(0).integers(0, vocab, 4096)
+    best = float("inf")
+    for _ in range(50):
+        started = perf_counter()
+        find_continuation(tokens, 3, 2)
+        best = min(best, perf_counter() - started)
+    assert best < 200e-6, "tens of microseconds are usual"

@@ -5,8 +5,15 @@ from pathlib import Path
 
 from specruntime.bundle import LoadedBundle
 from specruntime.manifest import DraftSpec, GraphSpec, NgramDraft, draft_graph
-from tests.runtime.scripted_engine import Language, ScriptedContext, scripted_manifest, target_spec
+from tests.runtime.scripted_engine import (
+    DRAFT_STEP,
+    Language,
+    ScriptedContext,
+    scripted_manifest,
+    target_spec,
+)
 from tests.runtime.stacked_batch import StackedBatch
+from tests.scripted_clock import STEP
 
 NGRAM = NgramDraft(k=4, max_n=3, min_n=1)
 
@@ -17,6 +24,7 @@ class ScriptedEngine:
     def __init__(self, spec: GraphSpec, language: Language) -> None:
         self.spec = spec
         self.contexts: list[ScriptedContext] = []
+        self.step_seconds = STEP
         self.failing: Callable[[int], bool] = lambda context: False
         self.refuse_contexts = False
         self._language = language
@@ -26,6 +34,7 @@ class ScriptedEngine:
             raise MemoryError("scripted shortage")
         context, number = ScriptedContext(self.spec.for_one(), self._language), len(self.contexts)
         context.failing = lambda: self.failing(number)
+        context.step_seconds = self.step_seconds
         self.contexts.append(context)
         return context
 
@@ -47,5 +56,8 @@ def scripted_bundle(
     spec = target_spec(capacity=capacity, batch=batch)
     engine = ScriptedEngine(spec, language or Language())
     graph = draft_graph(draft)
-    drafting = None if graph is None else ScriptedEngine(graph, language or Language())
+    drafting = None
+    if graph is not None:
+        drafting = ScriptedEngine(graph, language or Language())
+        drafting.step_seconds = DRAFT_STEP
     return LoadedBundle(scripted_manifest(spec, draft, eos), Path(), engine, drafting), engine

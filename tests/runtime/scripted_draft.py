@@ -71,7 +71,7 @@ class PairContext(ScriptedContext):
 
     def run(self, window: Window) -> None:
         name, width = window.profile.name, window.profile.width
-        self.runs.append(name)
+        self._count_run(window)
         start = int(window.cache_length[0])
         assert window.hidden is not None and window.next_hidden is not None
         assert window.topk_ids is not None and window.topk_logprobs is not None
@@ -166,7 +166,7 @@ class HeadsContext(ScriptedContext):
         }
 
     def run(self, window: Window) -> None:
-        self.runs.append(window.profile.name)
+        self._count_run(window)
         if self.failing():
             raise EngineFailed("scripted failure")
         assert window.hidden is not None and window.topk_ids is not None and window.topk_logprobs is not None

@@ -28,10 +28,12 @@ from specruntime.manifest import (
 from specruntime.sampling import Sampler, SamplingParams
 from specruntime.session import Session
 from specruntime.statistics import EngineTally
+from tests.scripted_clock import CLOCK, STEP, window_seconds
 
 VOCAB = 97
 PADDED = 104
 CACHE = "past_key.0"
+DRAFT_STEP = STEP / 16  # seconds of a draft model's step
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -73,7 +75,10 @@ class Language:
 
 
 class ScriptedContext:
-    """A `Context` over a `Language`. Padded rows answer -1 and NaN; `failing` is asked before each run."""
+    """A `Context` over a `Language`. Padded rows answer -1 and NaN; `failing` is asked before each run.
+
+    A run takes `window_seconds` of the tests' clock, where a window of one row takes `step_seconds`.
+    """
 
     def __init__(self, spec: GraphSpec, language: Language) -> None:
         self.spec = spec
@@ -84,6 +89,7 @@ class ScriptedContext:
         self.valid: list[int] = []  # query_lengths of each run
         self.kept: list[tuple[int, list[int]]] = []  # calls of `keep`
         self.closed = False
+        self.step_seconds = STEP
         self._cache = np.zeros((1, 1, spec.capacity, 2), dtype=np.float32)
         told = any(tensor.name == "features" for tensor in spec.outputs)
         self._windows = {profile.name: _window(profile, told) for profile in spec.profiles}
@@ -97,7 +103,7 @@ class ScriptedContext:
     def run(self, window: Window) -> None:
         if self.closed:
             raise WrongState("closed")
-        self.runs.append(window.profile.name)
+        self._count_run(window)
         start, width = int(window.cache_length[0]), window.profile.width
         if start + width > self.spec.capacity:
             raise EngineFailed(f"rows {start}..{start + width} pass the capacity of {self.spec.capacity}")
@@ -120,6 +126,10 @@ class ScriptedContext:
                 logits[: self.spec.vocab_size] = self.language.logits(seen)
                 logits[self.spec.vocab_size :] = 1e9  # never emitted
                 window.top_ids[0, index] = np.argmax(logits[: self.spec.vocab_size])
+
+    def _count_run(self, window: Window) -> None:
+        self.runs.append(window.profile.name)
+        CLOCK.advance(window_seconds(window.profile.width, self.step_seconds))
 
     def _tell(self, window: Window, start: int, rows: NDArray[np.float32]) -> None:
         if window.features is None or window.window_mask is None or window.query_lengths is None:
@@ -273,6 +283,7 @@ class Bench:
         self.draft: ScriptedContext | None = None
         if isinstance(spec, ModelDraft):
             self.draft = ScriptedContext(spec.graph, draft_language or self.language)
+            self.draft.step_seconds = DRAFT_STEP
         self.manifest = scripted_manifest(self.target.spec, spec, eos)
         if proposer is None:
             proposer = new_draft(spec, self.draft, self.target.spec.vocab_size)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from specruntime.engine import BatchContext, Context, Window
 from specruntime.manifest import GraphSpec
+from tests.scripted_clock import CLOCK
 
 INPUTS = (
     "input_ids", "position_ids", "cache_length", "logits_rows", "window_mask", "query_lengths", "hidden",
@@ -45,6 +46,11 @@ class StackedBatch:
     def run(self, window: Window, first: int) -> None:
         name, size = window.profile.name, len(window.cache_length)
         self.runs.append((name, first, size))
+        with CLOCK.together():
+            self._run_rows(window, first, size)
+
+    def _run_rows(self, window: Window, first: int, size: int) -> None:
+        name = window.profile.name
         for index in range(size):
             context = self.contexts[first + index]
             one = context.window(name)

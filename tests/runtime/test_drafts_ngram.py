@@ -1,6 +1,4 @@
-"""Prompt lookup equals its definition, and is fast enough to be asked every round."""
-
-from time import perf_counter
+"""Prompt lookup equals its definition, and is cheap enough to be asked every round."""
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from specruntime.errors import InvalidArgument
 from specruntime.manifest import NgramDraft
 from specruntime.sampling import Sampler, SamplingParams
 from tests.runtime.scripted_engine import Bench, reference_decode, target_spec
+from tests.runtime.test_host_cost import counted
 
 SAMPLER = Sampler(SamplingParams(), 97, (), [])
 
@@ -84,14 +83,12 @@ def test_impossible_options_are_refused(options: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("vocab", [1, 60, 20_000])
-def test_a_search_takes_microseconds_at_four_thousand_tokens(vocab: int) -> None:
+def test_a_search_has_no_loop_over_the_text(vocab: int) -> None:
+    """Its time is measured in tests/latency."""
     tokens = np.random.default_rng(0).integers(0, vocab, 4096)
-    best = np.inf
-    for _ in range(50):
-        started = perf_counter()
+    with counted() as found:
         find_continuation(tokens, 3, 2)
-        best = min(best, perf_counter() - started)
-    assert best < 200e-6, "tens of microseconds are usual"
+    assert 10 < found.count < 400, f"a search takes {found.count} instructions"
 
 
 def test_the_manifest_names_it() -> None:

@@ -100,7 +100,7 @@ def in_thread(work: Callable[[], object]) -> object:
     results: list[object] = []
     thread = threading.Thread(target=lambda: results.append(work()))
     thread.start()
-    thread.join(30)
+    thread.join(120)
     return results[0]
 
 
@@ -112,7 +112,7 @@ def test_a_second_thread_is_turned_away_and_changes_nothing(
 
     def slow(self: Session) -> object:
         entered.set()
-        assert leave.wait(30)
+        assert leave.wait(120)
         return real(self)
 
     session, other = caller.begun(PROMPT), caller.begun(PROMPT)
@@ -123,7 +123,7 @@ def test_a_second_thread_is_turned_away_and_changes_nothing(
     answer: list[list[int]] = []
     thread = threading.Thread(target=lambda: answer.append(run_round(session)[0]))
     thread.start()
-    assert entered.wait(30)
+    assert entered.wait(120)
     try:
         for name, rest in (
             ("spx_session_reset", ()),
@@ -137,7 +137,7 @@ def test_a_second_thread_is_turned_away_and_changes_nothing(
         succeed("spx_session_length", other, one())
     finally:
         leave.set()
-        thread.join(30)
+        thread.join(120)
     assert answer == [other_answer]
     assert last_error(session) == said
 

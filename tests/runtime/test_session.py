@@ -240,18 +240,18 @@ def test_a_second_thread_is_refused_while_a_round_runs() -> None:
 
     def wait() -> bool:
         inside.set()
-        return not release.wait(timeout=30)
+        return not release.wait(timeout=120)
 
     bench.target.failing = wait
     running = Thread(target=bench.session.round)
     running.start()
-    assert inside.wait(timeout=30)
+    assert inside.wait(timeout=120)
     session = bench.session
     for call in (session.round, session.reset, session.close, lambda: session.append([1])):
         with pytest.raises(SessionBusy, match="one session per thread"):
             call()
     release.set()
-    running.join(timeout=30)
+    running.join(timeout=120)
     assert session.length == len(PROMPT) + 1, "the running round was not disturbed"
     session.round()
 

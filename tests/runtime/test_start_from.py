@@ -20,6 +20,7 @@ from tests.runtime.scripted_engine import (
     reference_decode,
 )
 from tests.runtime.test_draft_sessions import KINDS, PARAMS, PROMPT, Trial
+from tests.scripted_clock import ScriptedClock
 
 MORE = [61, 5, 9]
 COUNT = 60
@@ -90,14 +91,19 @@ def test_drafts_of_other_kinds_do_too(kind: str) -> None:
         assert not prefills, "what was taken over is not fed again"
 
 
-def test_a_draft_of_dynamic_length_hands_over_all_its_arms() -> None:
-    """The draft model's rows are copied, and the wrapper knows how much its arm has read."""
+@pytest.mark.parametrize("step", [2.0**-20, 2.0**-7, 2.0**4], ids=["fast", "usual", "slow"])
+def test_a_draft_of_dynamic_length_hands_over_all_its_arms(step: float, ticking: ScriptedClock) -> None:
+    """The draft model's rows are copied, and the wrapper knows how much its arm has read; on machines of any speed."""
+    ticking.tick = step / 1024
 
     def bench() -> tuple[Bench, Arm]:
         context = ScriptedContext(draft_spec(capacity=256), Language())
-        arm = Arm(ModelProposer(context, k=4), Acceptance(4), StepTimes(dict.fromkeys(range(1, 5), 0.0001)))
-        draft = AdaptiveDraft([arm], StepTimes({1: 1.0, 5: 1.05}))
-        return Bench(proposer=draft), arm
+        drafting = StepTimes({size: size * step / 16 for size in range(1, 5)})
+        arm = Arm(ModelProposer(context, k=4), Acceptance(4), drafting)
+        draft = AdaptiveDraft([arm], StepTimes({1: step, 5: 1.25 * step}))
+        made = Bench(proposer=draft)
+        made.target.step_seconds, context.step_seconds = step, step / 16
+        return made, arm
 
     (first, read), (second, arm) = bench(), bench()
     answered(first.session, PARAMS["greedy"])

@@ -6,6 +6,7 @@ import torch
 from specexport.checkpoint import Checkpoint, load_checkpoint
 from specexport.tune.layer_search import best_length, search_layers
 from specexport.tune.probing import Answered
+from tests.scripted_clock import ScriptedClock
 from tests.specexport.conftest import random_target
 
 
@@ -50,7 +51,7 @@ def test_layers_that_do_nothing_go_first_and_agreement_is_that_of_the_rest(layer
     )
 
 
-def test_it_ends_with_its_time_but_not_before_one_sweep(layered: Checkpoint) -> None:
-    ticks = iter(range(0, 10_000, 60))
-    found = search_layers(layered.model, [answered(layered)], minutes=0.5, clock=lambda: float(next(ticks)))
+def test_it_ends_with_its_time_but_not_before_one_sweep(layered: Checkpoint, ticking: ScriptedClock) -> None:
+    ticking.tick = 60.0
+    found = search_layers(layered.model, [answered(layered)], minutes=0.5)
     assert len(found.layers) == 5 and found.agreement == 1.0

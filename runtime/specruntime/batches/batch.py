@@ -7,9 +7,9 @@ before targets, so that the sessions that draft catch up with those that do not 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from time import perf_counter
 from typing import TypeVar
 
+from specruntime import clock
 from specruntime.batches.lanes import Lane, LaneGroup
 from specruntime.batches.turns import TurnThread
 from specruntime.errors import WrongState
@@ -72,9 +72,9 @@ class Batch:
         self.steps += 1
         if len(calls) == 1:  # nobody to wait for: its windows are launched from the calling thread
             ((number, call),) = calls.items()
-            started = perf_counter()
+            started = clock.now()
             result = call()
-            self.seconds += perf_counter() - started
+            self.seconds += clock.now() - started
             yield number, result
             return
         yield from self._together(calls)
@@ -126,7 +126,7 @@ class Batch:
 
     def _next(self, ready: deque[int], failures: list[Exception]) -> int | None:
         """Goes on until a call has ended: whose. None when all have."""
-        started = perf_counter()
+        started = clock.now()
         try:
             while ready or self._launch(ready):
                 number = ready.popleft()
@@ -134,7 +134,7 @@ class Batch:
                     return number
             return None
         finally:
-            self.seconds += perf_counter() - started
+            self.seconds += clock.now() - started
 
     def _resume(self, number: int, failures: list[Exception]) -> bool:
         self._interrupted = True  # what ends the next line early leaves a thread in the middle of its turn
@@ -172,4 +172,4 @@ def _judges(lane: Lane) -> bool:
 
 def _own_clock(thread: TurnThread, lanes: Sequence[Lane]) -> Clock:
     """Seconds of which a session's own work takes some, or a launch it is part of; waiting for others takes none."""
-    return lambda: perf_counter() - thread.waited + sum(lane.launched for lane in lanes)
+    return lambda: clock.now() - thread.waited + sum(lane.launched for lane in lanes)

@@ -5,12 +5,12 @@ that did not ask but lie between others write one stale row behind their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specruntime import clock
 from specruntime.batches.launches import Launch, Waiting, plan, rows_written
 from specruntime.engine import BatchContext, Context, Window
 from specruntime.engines.tensor_layout import HOST_TYPES, cached_inputs, no_logits, shape_of, staged_window
@@ -66,7 +66,7 @@ class LaneGroup:
                 _stage(window, index, asking[row].asked)
             else:
                 _stage_idle(window, index, self.lanes[row].end if row < len(self.lanes) else 0)
-        started = perf_counter()
+        started = clock.now()
         try:
             self.context.run(window, launch.first)
         except BaseException as error:
@@ -74,7 +74,7 @@ class LaneGroup:
                 if row < len(self.lanes):
                     self.lanes[row].fail(error)
             return
-        seconds = perf_counter() - started
+        seconds = clock.now() - started
         self.launches += 1
         self.seconds += seconds
         for row, lane in asking.items():

@@ -7,8 +7,8 @@ scheduler of the machine.
 from _thread import start_new_thread
 from collections.abc import Callable
 from threading import Lock
-from time import perf_counter
 
+from specruntime import clock
 from specruntime.errors import OutOfMemory
 
 _BEGIN_SECONDS = 10.0  # a thread that has not begun by then never will
@@ -50,10 +50,10 @@ class TurnThread:
 
     def suspend(self) -> None:
         """Called by the call itself: gives way to whoever resumed it, until the next `resume`."""
-        started = perf_counter()
+        started = clock.now()
         self._back.release()
         self._go.acquire()
-        self.waited += perf_counter() - started
+        self.waited += clock.now() - started
 
     def close(self) -> None:
         """Ends the thread; no call may be under way."""

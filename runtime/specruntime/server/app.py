@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from specruntime import clock
 from specruntime.server.answers import AnswerShape
 from specruntime.server.body import read_body
 from specruntime.server.json_response import json_bytes, json_response
@@ -113,12 +114,12 @@ def _watched(served: Served, route: str, handler: Handler) -> Handler:
     """Turns every error into a problem, counts it, and logs what failed."""
 
     async def watch(request: Request) -> Response:
-        started = time.monotonic()
+        started = clock.now()
         try:
             response = await handler(request)
         except Exception as error:
             problem = problem_of(error)
-            _log_problem("refused", problem, error, route=route, seconds=round(time.monotonic() - started, 4))
+            _log_problem("refused", problem, error, route=route, seconds=round(clock.now() - started, 4))
             response = problem.response()
         served.metrics.count_response(route, response.status_code)
         return response
@@ -152,12 +153,12 @@ async def _answer(
     served: Served, request: Request, model: type[ChatRequest] | type[CompletionRequest]
 ) -> Response:
     settings = served.settings
-    deadline = time.monotonic() + settings.request_seconds
+    deadline = clock.now() + settings.request_seconds
     asked = await read_body(request, model, settings.max_body_bytes, settings.read_seconds)
     _require_model(served, asked.model)
     asked = asked.model_copy(update={"model": served.settings.model_name})
     work = await work_of(asked, served.codec, served.max_prompt_tokens)
-    stream = AsyncStream(served.scheduler, work, seconds=max(0.0, deadline - time.monotonic()))
+    stream = AsyncStream(served.scheduler, work, seconds=max(0.0, deadline - clock.now()))
     shape = AnswerShape(asked, served.codec)
     try:
         if not asked.stream:

@@ -25,7 +25,7 @@ def authors_of(round: Round, delivered: int) -> tuple[Author, ...]:
 
 @dataclass(slots=True)
 class Figures:
-    """One request in numbers; seconds on the monotonic clock. Final with the last event."""
+    """One request in numbers; seconds on `clock.now`. Final with the last event."""
 
     prompt_tokens: int
     cached_tokens: int = 0  # of these, whose cache rows were there already

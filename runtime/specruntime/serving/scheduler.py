@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Condition, Thread
-from time import monotonic
 
+from specruntime import clock
 from specruntime.errors import InvalidArgument, SpecError
 from specruntime.serving.errors import Cancelled, DeadlinePassed, Draining, QueueFull
 from specruntime.serving.events import Delivery, Event, Failure, Figures, authors_of
@@ -28,8 +28,8 @@ class Ticket:
         self.work = work
         self.figures = Figures(len(work.prompt))
         self.cancelled = False
-        self.deadline = deadline  # on the monotonic clock
-        self.submitted = monotonic()
+        self.deadline = deadline  # on `clock.now`
+        self.submitted = clock.now()
         self._deliver = deliver
 
     def cancel(self) -> None:
@@ -41,9 +41,9 @@ class Ticket:
         """Why the request must end now, if it must."""
         if self.cancelled:
             return Cancelled("the request was cancelled by whoever made it")
-        if self.deadline is not None and monotonic() >= self.deadline:
+        if self.deadline is not None and clock.now() >= self.deadline:
             return DeadlinePassed(
-                f"the time of the request was over after {monotonic() - self.submitted:.1f} s: "
+                f"the time of the request was over after {clock.now() - self.submitted:.1f} s: "
                 "ask for fewer tokens, or allow more time"
             )
         return None
@@ -86,7 +86,7 @@ class Scheduler:
         `Draining`; nothing is delivered then.
         """
         ticket = Ticket(
-            self._stepper.check(work), deliver, None if seconds is None else monotonic() + seconds
+            self._stepper.check(work), deliver, None if seconds is None else clock.now() + seconds
         )
         with self._changed:
             if not self.accepting:
@@ -185,7 +185,7 @@ class Scheduler:
                 self._release(slot)
                 self._fail(ticket, error)
                 continue
-            ticket.figures.queued_seconds = monotonic() - ticket.submitted
+            ticket.figures.queued_seconds = clock.now() - ticket.submitted
             self.totals.prompt_tokens += len(ticket.work.prompt)
 
     def _chosen(self, work: Work) -> int:
@@ -222,13 +222,13 @@ class Scheduler:
                 self._release(turn.slot)
                 self.totals.ended[turn.delta.finish_reason] += 1
             authors = authors_of(turn.round, len(turn.delta.tokens))
-            ticket.figures.seconds = monotonic() - ticket.submitted
+            ticket.figures.seconds = clock.now() - ticket.submitted
             ticket.send(Delivery(turn.delta, authors, replace(ticket.figures)))
 
     @staticmethod
     def _count(figures: Figures, ticket: Ticket, round: Round, delivered: int) -> None:
         if not figures.rounds:
-            figures.first_seconds, figures.first_tokens = monotonic() - ticket.submitted, delivered
+            figures.first_seconds, figures.first_tokens = clock.now() - ticket.submitted, delivered
         figures.rounds += 1
         figures.tokens += delivered
         figures.proposed += round.proposed
@@ -252,7 +252,7 @@ class Scheduler:
         self.totals.ended[name] += 1
         if not isinstance(error, SpecError):
             _LOG.error("an answer ended with %s: %s", name, error, exc_info=error)
-        ticket.figures.seconds = monotonic() - ticket.submitted
+        ticket.figures.seconds = clock.now() - ticket.submitted
         ticket.send(Failure(error, ticket.figures))
 
     def _end_without_slots(self) -> None:

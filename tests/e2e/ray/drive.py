@@ -20,6 +20,7 @@ from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
 CLIENTS = 6
+REQUESTS = 8  # of each client before a replica is killed, and again afterwards
 PORT = 8765
 
 
@@ -29,7 +30,7 @@ def ask(prompt: list[int], model: str) -> dict[str, Any]:
     body = {"model": model, "prompt": prompt, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
     status, text = 0, ""
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=300)
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         raw = response.read()
@@ -59,7 +60,7 @@ def wait_for_replicas(count: int, beside: int = 0) -> None:
         time.sleep(0.2)
 
 
-def main(deployment: Path, seconds: float) -> None:
+def main(deployment: Path) -> None:
     config = yaml.safe_load((deployment / "serve.yaml").read_text())
     ServeDeploySchema.model_validate(config)  # the file is one that Ray takes
     written = config["applications"][0]["deployments"][0]
@@ -83,21 +84,25 @@ def main(deployment: Path, seconds: float) -> None:
         assert ask([1, 2, 3], model)["status"] == 200
 
     asked: list[dict[str, Any]] = []
-    end = time.monotonic() + seconds
+    gone = threading.Event()
 
     def client(number: int) -> None:
-        turn = 0
-        while time.monotonic() < end:
+        turn, left = 0, REQUESTS
+        while left:
+            left -= gone.is_set()
             asked.append(ask([97 + number, 98, 99, 97 + turn % 20], model))
             turn += 1
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
     for thread in threads:
         thread.start()
-    time.sleep(seconds / 3)
+    while len(asked) < REQUESTS * CLIENTS:
+        time.sleep(0.05)
     before = replicas()
+    killed = [time.monotonic()]
     os.kill(before[0], signal.SIGKILL)
-    killed = time.monotonic()
+    killed.append(time.monotonic())
+    gone.set()
     for thread in threads:
         thread.join()
     wait_for_replicas(2, beside=before[0])
@@ -109,4 +114,4 @@ def main(deployment: Path, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -5,6 +5,7 @@ import pytest
 from specruntime.batches import turns
 from specruntime.batches.turns import TurnThread
 from specruntime.errors import OutOfMemory
+from tests.scripted_clock import CLOCK
 
 
 def test_a_call_goes_on_where_it_stopped() -> None:
@@ -17,8 +18,12 @@ def test_a_call_goes_on_where_it_stopped() -> None:
         said.append("three")
 
     thread.begin(call)
-    assert [thread.resume() for _ in range(3)] == [False, False, True]
-    assert said == ["one", "two", "three"] and thread.waited > 0
+    ended = []
+    for _ in range(3):
+        ended.append(thread.resume())
+        CLOCK.advance(8.0)
+    assert ended == [False, False, True]
+    assert said == ["one", "two", "three"] and 16.0 < thread.waited < 16.1
     thread.close()
     thread.close()
 

@@ -46,7 +46,7 @@ def compiled(library: Path, source: Path, *options: str) -> Path:
         *("gcc", *WARNINGS, "-g", str(source), f"-I{place}", f"-L{place}", "-lspecruntime", "-lpthread"),
         *(f"-Wl,-rpath,{place}", "-o", str(program), *options),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return program
 

@@ -1,5 +1,10 @@
-"""Servers over loopback: one with text over the tiny bundle, and scripted ones whose engine can be held or broken."""
+"""Servers over loopback: one with text over the tiny bundle, and scripted ones whose engine can be held or broken.
 
+Their limits are longer than any test takes; time passes by `Running.pass_time` for timers of the event loop, and by
+`CLOCK` for the deadlines of requests.
+"""
+
+import asyncio
 import socket
 import threading
 import time
@@ -7,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -21,6 +27,23 @@ from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
 from tests.runtime.scripted_engine import Language
 
 
+class GivenLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is `ahead` of the machine's."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+    async def skip(self, seconds: float) -> None:
+        """Lets that much time pass, and every timer fire that is due then."""
+        self.ahead += seconds
+        for _ in range(
+            3
+        ):  # a timer that is due is called in the next turn, what it wakes up in the one after
+            await asyncio.sleep(0)
+
+
 @dataclass
 class Running:
     """A server that answers, and what is behind it."""
@@ -28,6 +51,8 @@ class Running:
     port: int
     scheduler: Scheduler
     bundle: LoadedBundle
+    server: uvicorn.Server
+    loop: GivenLoop
     engine: ScriptedEngine | None = None
 
     @property
@@ -35,10 +60,19 @@ class Running:
         return f"http://127.0.0.1:{self.port}"
 
     def client(self, key: str = "none") -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=300)
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets time pass for the timers of the event loop; from any other thread."""
+        asyncio.run_coroutine_threadsafe(self.loop.skip(seconds), self.loop).result(60)
+
+    @property
+    def connections(self) -> list[Any]:
+        """The protocols of the connections it holds."""
+        return list(self.server.server_state.connections)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=120)
 
 
 @contextmanager
@@ -55,16 +89,22 @@ def running(
     with Scheduler(stepper_for(bundle, slots), queue_limit=queue_limit) as scheduler:
         app = create_app(scheduler, bundle.tokenizer, bundle.manifest.target.capacity, settings)
         server = uvicorn.Server(server_config(app, settings, 1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        loop = GivenLoop()
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(server.serve(sockets=[listener]))
+
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         wait_for(lambda: server.started)
-        yield Running(listener.getsockname()[1], scheduler, bundle, engine)
+        yield Running(listener.getsockname()[1], scheduler, bundle, server, loop, engine)
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

@@ -30,7 +30,7 @@ def call(
     headers: dict[str, str] | None = None,
 ) -> tuple[int, Any, dict[str, str]]:
     """Status, body (parsed where it is JSON) and headers, these in lower case."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     try:
         raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         given = {"Content-Type": "application/json"} if body is not None else {}

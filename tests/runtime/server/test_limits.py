@@ -3,9 +3,9 @@
 import json
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,30 +20,25 @@ from specruntime.server.settings import Settings, read_api_keys
 from specruntime.serving import Stream, Work
 from tests.runtime.server.conftest import Running, Serve, wait_for
 from tests.runtime.server.http import PROMPT, ask, call, completion, request_bytes, require_error
+from tests.scripted_clock import CLOCK
 
 
 class Hold:
-    """Keeps a server's engine between two runs until it is released."""
+    """Keeps a server's engine after `free` runs until it is released."""
 
-    def __init__(self, server: Running) -> None:
-        self.runs = 0
+    def __init__(self, server: Running, *, free: int = 0) -> None:
+        self.runs, self._free = 0, free
         self._open = threading.Event()
         assert server.engine is not None
         server.engine.failing = self._pass
 
     def _pass(self, context: int) -> bool:
         self.runs += 1
-        assert self._open.wait(20)
+        assert self.runs <= self._free or self._open.wait(120)
         return False
 
     def release(self) -> None:
         self._open.set()
-
-
-def pause(seconds: float) -> bool:
-    """A slow engine that does not fail."""
-    time.sleep(seconds)
-    return False
 
 
 def occupy(server: Running, requests: int = 1) -> list[Stream]:
@@ -71,9 +66,11 @@ def test_bodies_are_bounded_in_bytes(serve: Serve) -> None:
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(serve: Serve) -> None:
-    server = serve(read_seconds=0.1)
+    server = serve(read_seconds=3600)
     with server.connect() as connection:
         connection.sendall(request_bytes(b'{"model"', length=100))
+        wait_for(lambda: any(protocol.cycle is not None for protocol in server.connections))
+        server.pass_time(3601)
         assert b" 408 " in connection.recv(4096).split(b"\r\n")[0]
 
 
@@ -187,19 +184,22 @@ def test_a_full_queue_is_429_and_says_when_to_come_back(serve: Serve) -> None:
 
 
 def test_a_request_whose_time_is_over_is_504(serve: Serve) -> None:
-    server = serve(slots=1, request_seconds=0.1)
+    server = serve(slots=1, request_seconds=3600)
     hold = Hold(server)
     streams = occupy(server)
-    threading.Timer(0.3, hold.release).start()
-    for answer in (ask(server),):
-        assert require_error(answer, 504)["code"] == "timeout"
+    with ThreadPoolExecutor(1) as client:
+        answer = client.submit(ask, server)
+        wait_for(lambda: server.scheduler.occupancy().queued == 1)
+        CLOCK.advance(3601)
+        hold.release()
+        assert require_error(answer.result(120), 504)["code"] == "timeout"
     assert list(streams[0])[-1].last
 
 
 def test_time_that_is_over_in_mid_stream_is_the_last_event(serve: Serve) -> None:
-    server = serve(slots=1, request_seconds=0.3, capacity=4000)
+    server = serve(slots=1, request_seconds=3600, capacity=4000)
     assert server.engine is not None
-    server.engine.failing = lambda context: pause(0.02)
+    server.engine.failing = lambda context: bool(CLOCK.advance(100))  # type: ignore[func-returns-value]
     status, text, _ = ask(server, stream=True, max_tokens=3000)
     events = [line for line in text.split("\n\n") if line]
     assert status == 200 and len(events) > 1
@@ -217,8 +217,7 @@ def test_a_draining_server_is_503(serve: Serve) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_slot(serve: Serve, stream: bool) -> None:
     server = serve(slots=1, capacity=8000)
-    assert server.engine is not None
-    server.engine.failing = lambda context: pause(0.002)
+    hold = Hold(server, free=20)
     body = json.dumps(completion(stream=stream, max_tokens=7000)).encode()
     connection = server.connect()
     connection.sendall(request_bytes(body))
@@ -226,7 +225,10 @@ def test_a_client_that_leaves_frees_its_slot(serve: Serve, stream: bool) -> None
     if stream:
         assert b"data: " in connection.recv(4096) + connection.recv(4096)
     connection.close()
-    wait_for(lambda: server.scheduler.totals.ended["Cancelled"] == 1)
+    ended, active = server.scheduler.totals.ended, server.scheduler._active
+    wait_for(lambda: (held := active.get(0)) is None or held.cancelled)
+    hold.release()
+    wait_for(lambda: ended["Cancelled"] == 1)
     assert server.scheduler.totals.tokens < 7000
     assert ask(server)[0] == 200
 
@@ -239,25 +241,31 @@ def test_a_client_that_leaves_while_it_waits_leaves_the_queue(serve: Serve) -> N
     connection.sendall(request_bytes(json.dumps(completion()).encode()))
     wait_for(lambda: server.scheduler.occupancy().queued == 1)
     connection.close()
-    time.sleep(0.1)
+    wait_for(lambda: server.scheduler._waiting[0].cancelled)
     hold.release()
     assert list(streams[0])[-1].last
     wait_for(lambda: server.scheduler.totals.ended["Cancelled"] == 1)
 
 
 def test_a_client_that_does_not_read_is_cut_off_and_holds_no_slot(serve: Serve) -> None:
-    server = serve(slots=1, capacity=60000, write_seconds=0.2)
+    server = serve(slots=1, capacity=60000, write_seconds=3600)
     with server.connect() as connection:
         body = json.dumps(
             completion(stream=True, include_authors=True, max_tokens=4000, logprobs=20)
         ).encode()
         connection.sendall(request_bytes(body))
-        wait_for(lambda: server.scheduler.totals.ended.total() == 1, 60)
+        wait_for(lambda: ended_after(server, 1900))
         assert ask(server)[0] == 200
         received = b""
         while piece := connection.recv(1 << 20):
             received += piece
     assert b"[DONE]" not in received
+
+
+def ended_after(server: Running, seconds: float) -> bool:
+    """Whether an answer has ended when some more time has passed."""
+    server.pass_time(seconds)
+    return server.scheduler.totals.ended.total() == 1
 
 
 def test_an_engine_failure_is_500_without_its_details_and_the_next_request_is_answered(serve: Serve) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -60,7 +59,7 @@ def test_200_streams_at_once_are_answered_or_refused(serve: Serve, batch: int) -
     ]
 
     async def all_at_once() -> list[tuple[int, list[int], str | None]]:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(500):
             return await asyncio.gather(*(raw_stream(server.port, body) for body in bodies))
 
     answers = asyncio.run(all_at_once())
@@ -81,15 +80,16 @@ def test_200_streams_at_once_are_answered_or_refused(serve: Serve, batch: int) -
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_clients_of_every_kind_leave_nothing_behind(serve: Serve, batch: int) -> None:
-    """A mix of whole answers, streams, clients that leave, and refusals, for a few seconds."""
+    """A mix of whole answers, streams, clients that leave, and refusals."""
     server = serve(slots=3, queue_limit=50, capacity=400, batch=batch)
-    end = time.monotonic() + 3
     outcomes: Counter[str] = Counter()
+    counting = threading.Lock()
 
     def client(number: int) -> None:
         random = Random(number)
-        while time.monotonic() < end:
-            kind = random.choice(("whole", "stream", "leave", "wrong"))
+        kinds = 15 * ["whole", "stream", "leave", "wrong"]
+        random.shuffle(kinds)
+        for kind in kinds:
             body = completion(
                 stream=kind in ("stream", "leave"), max_tokens=300 if kind == "leave" else 10,
                 **({"temperature": 9} if kind == "wrong" else {}),
@@ -103,13 +103,14 @@ def test_clients_of_every_kind_leave_nothing_behind(serve: Serve, batch: int) ->
                 received = connection.recv(200)
                 while kind != "leave" and (piece := connection.recv(65536)):
                     received += piece
-            outcomes[f"{kind} {received.split(b' ')[1].decode()}"] += 1
+            with counting:
+                outcomes[f"{kind} {received.split(b' ')[1].decode()}"] += 1
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
         assert not thread.is_alive()
     assert set(outcomes) == {"whole 200", "stream 200", "leave 200", "wrong 422"}, outcomes
     wait_for(lambda: server.scheduler.occupancy().active == 0)
@@ -128,7 +129,9 @@ def test_sigterm_lets_a_stream_end_and_refuses_the_next(tiny_bundle: Path) -> No
         assert server.stderr is not None
         serving = json.loads(server.stderr.readline())
         assert serving["event"] == "serving"
-        client = openai.OpenAI(base_url=f"{serving['address']}/v1", api_key="none", max_retries=0, timeout=60)
+        client = openai.OpenAI(
+            base_url=f"{serving['address']}/v1", api_key="none", max_retries=0, timeout=300
+        )
         stream = client.completions.create(
             model="tiny-random",
             prompt="abc",
@@ -143,7 +146,7 @@ def test_sigterm_lets_a_stream_end_and_refuses_the_next(tiny_bundle: Path) -> No
         text = "".join(chunk.choices[0].text for chunk in (first, *rest))
         assert rest[-1].choices[0].finish_reason == "length"
         lines = [json.loads(line) for line in server.stderr.read().splitlines()]
-        assert server.wait(30) == 0
+        assert server.wait(120) == 0
         with pytest.raises(openai.APIConnectionError):
             client.models.list()
     finally:
@@ -162,6 +165,6 @@ def test_sigterm_lets_a_stream_end_and_refuses_the_next(tiny_bundle: Path) -> No
 def test_the_address_that_is_taken_is_named(tiny_bundle: Path, tiny_server: Running) -> None:
     script = str(Path(sys.executable).with_name("specruntime"))
     command = [script, "serve", str(tiny_bundle), "--port", str(tiny_server.port)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert f"error: cannot listen on 127.0.0.1:{tiny_server.port}" in done.stderr

@@ -36,7 +36,7 @@ def alone(bundle: LoadedBundle, asked: Work) -> list[int]:
     return list(answer.token_ids)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 5) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -59,7 +59,7 @@ class Gate:
 
     def _pass(self, context: int) -> bool:
         self.runs += 1
-        assert self.runs <= self._free or self._open.wait(10)
+        assert self.runs <= self._free or self._open.wait(120)
         return False
 
     def open(self) -> None:

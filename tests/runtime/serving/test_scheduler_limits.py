@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -22,6 +21,7 @@ from specruntime.serving import (
 )
 from tests.runtime.scripted_bundle import ScriptedEngine
 from tests.runtime.serving.scripted_work import Gate, alone, prompts, tokens_of, wait_for, work
+from tests.scripted_clock import CLOCK
 
 
 def test_the_queue_is_bounded_and_a_free_slot_does_not_count(
@@ -94,10 +94,10 @@ def test_deadlines_end_running_and_waiting_requests(scripted: tuple[LoadedBundle
     stepper = SessionStepper(bundle, 1)
     gate = Gate(engine)
     with Scheduler(stepper) as scheduler:
-        running = Stream(scheduler, work(), seconds=0.05)
+        running = Stream(scheduler, work(), seconds=60)
         wait_for(lambda: gate.runs > 0)
-        waiting = Stream(scheduler, work(), seconds=0.05)
-        time.sleep(0.06)
+        waiting = Stream(scheduler, work(), seconds=60)
+        CLOCK.advance(61)
         gate.open()
         for stream in (running, waiting):
             with pytest.raises(DeadlinePassed):
@@ -116,7 +116,7 @@ def test_draining_lets_answers_end_and_takes_no_more(scripted: tuple[LoadedBundl
         with pytest.raises(Draining):
             Stream(scheduler, work())
         gate.open()
-        assert scheduler.drain(timeout=10) is True
+        assert scheduler.drain(timeout=120) is True
         assert all(list(stream)[-1].last for stream in taken)
 
 
@@ -127,8 +127,11 @@ def test_closing_ends_what_still_runs(scripted: tuple[LoadedBundle, ScriptedEngi
     scheduler = Scheduler(stepper)
     streams = [Stream(scheduler, work(max_tokens=None)) for _ in range(3)]
     wait_for(lambda: gate.runs > 0)
-    threading.Timer(0.05, gate.open).start()
-    scheduler.close()
+    closing = threading.Thread(target=scheduler.close)
+    closing.start()
+    wait_for(lambda: not scheduler.accepting)
+    gate.open()
+    closing.join(60)
     for stream in streams:
         with pytest.raises(Draining):
             list(stream)

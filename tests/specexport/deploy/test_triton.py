@@ -100,7 +100,7 @@ def ask(model: Any, config: Any, **values: Any) -> Request:
 
 
 def collected(request: Request) -> tuple[str, list[int], str]:
-    assert request.sender.final.wait(30)
+    assert request.sender.final.wait(120)
     text, ids, reason = "", [], ""
     for response in request.sender.responses:
         assert response.error is None, response.error
@@ -128,13 +128,24 @@ def test_answers_are_those_of_the_library(model: Any, config: Any, tiny_bundle: 
     assert len(requests[0].sender.responses) > 1 == len(requests[1].sender.responses)
 
 
-def test_a_bundle_with_batch_widths_is_served_in_batches(batched_bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_with_batch_widths_is_served_in_batches(
+    batched_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repository = deploy(batched_bundle, tmp_path / "repository")
     config = parsed(repository)
     prompts = ([97, 98, 99, 97, 98, 99], [100, 101, 100, 101])
     with served(repository, config) as model:
         launches = launches_of(model._scheduler)
+        stepper, both = model._scheduler._stepper, threading.Event()
+        step = stepper.step
+
+        def step_with_both() -> Any:
+            assert both.wait(120)
+            return step()
+
+        monkeypatch.setattr(stepper, "step", step_with_both)
         asked = [ask(model, config, prompt_ids=ids, max_tokens=60, ignore_eos=True) for ids in prompts]
+        both.set()
         answers = [collected(request)[1] for request in asked]
         together = launches_of(model._scheduler) - launches
     single = [alone(batched_bundle, ids, 60) for ids in prompts]
@@ -149,7 +160,7 @@ def test_what_cannot_be_answered_is_an_error_of_its_request(model: Any, config: 
     ]  # fmt: skip
     for values in cases:
         request = ask(model, config, **values)
-        assert request.sender.final.wait(10)
+        assert request.sender.final.wait(120)
         (response,) = request.sender.responses
         assert response.error is not None and response.error.text
     assert collected(ask(model, config, prompt=b"abc", max_tokens=2))[1]
@@ -173,7 +184,7 @@ def test_a_request_that_is_cancelled_at_once_gets_its_last_response(
                     ended.set()
 
         ticket = submit(work, heard)
-        assert ended.wait(10)
+        assert ended.wait(120)
         return ticket
 
     monkeypatch.setattr(model._scheduler, "submit", slow)
@@ -194,20 +205,20 @@ def test_a_request_that_is_cancelled_before_it_delivers_ends_at_once(
 
     def slow() -> Any:
         held.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         return [] if fed else step()  # a prompt that takes for ever
 
     fed: list[bool] = []
     monkeypatch.setattr(stepper, "step", slow)
     asked = {"prompt": b"abcabc", "max_tokens": 40, "ignore_eos": True, "stream": stream}
     before = [ask(model, config, **asked) for _ in range(2)]
-    assert held.wait(20)
+    assert held.wait(120)
     queued = ask(model, config, **asked)
     fed.append(True)
     go_on.set()
     for request in (queued, before[1]):
         request.cancelled = True
-        assert request.sender.final.wait(10), "nobody asked whether it was cancelled"
+        assert request.sender.final.wait(120), "nobody asked whether it was cancelled"
         (last,) = request.sender.responses
         assert last.error is not None and "cancelled" in last.error.text
     fed.clear()
@@ -217,7 +228,7 @@ def test_a_request_that_is_cancelled_before_it_delivers_ends_at_once(
 
 
 def wait_for_none(watched: list[object]) -> bool:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while watched and time.monotonic() < end:
         time.sleep(0.01)
     return not watched

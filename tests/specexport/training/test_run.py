@@ -37,6 +37,7 @@ from specexport.training.objective import Teacher, TeacherRows
 from specexport.training.prompts_file import append_prompts
 from specexport.training.run import ANSWERS, Order, Reports, train_draft
 from specexport.training.warm_start import change_vocabulary, new_eagle3
+from tests.scripted_clock import ScriptedClock
 from tests.specexport.training.conftest import RECIPE
 
 Orders = Callable[[Kind], Order]
@@ -172,10 +173,9 @@ def test_a_draft_learns_on_processors_with_and_without_fast_bfloat16(
 
 
 def test_minutes_end_a_run_before_its_epochs(
-    recipe: Recipe, order: Orders, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, order: Orders, monkeypatch: pytest.MonkeyPatch, ticking: ScriptedClock
 ) -> None:
-    clock = iter(range(10_000))
-    monkeypatch.setattr(loop, "monotonic", lambda: float(next(clock)))
+    ticking.tick = 1.0
     wanted = order("medusa")
     ends: list[float] = []
     monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
