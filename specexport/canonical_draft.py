@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specexport.canonical_graph import CanonicalGraph
-from specexport.digests import code_digest
+from specexport.canonical_graph import LOADER, CanonicalGraph
+from specexport.code_digest import code_digest
 from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads, TappedLayers
 from specexport.draft_reference import save_draft_reference, take_draft_reference
 from specexport.export import freeze_rope
@@ -27,14 +27,6 @@ from specexport.sources.cache import cache_directory, cached_entry, read_record,
 
 PROJECTION_NAME = "projection.npy"
 _LIBRARIES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
-_CODE = (
-    "draft_models/*.py",
-    "export/*.py",
-    "graph_files.py",
-    "canonical_draft.py",
-    "draft_reference.py",
-    "parity_reference.py",
-)
 _NORMED = "hidden.norm"
 
 HeadDraft = EagleDraft | Eagle3Draft | MedusaHeads
@@ -51,7 +43,7 @@ def canonical_draft_key(
         "capacity": capacity,
         "candidates": candidates,
         "reference_tokens": reference_tokens,
-        "code": code_digest(*_CODE),
+        "code": code_digest(__name__, LOADER),
         **{library: version(library) for library in _LIBRARIES},
     }
     return text_sha256(json.dumps(parts, sort_keys=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 from shutil import copytree
 
 from specexport.checkpoint import Checkpoint, check_context
-from specexport.digests import code_digest
+from specexport.code_digest import code_digest
 from specexport.export import check_supported, freeze_rope, trace_graph
 from specexport.graph_files import GraphFacts, save_graph
 from specexport.parity_reference import save_reference, take_reference
@@ -21,6 +21,7 @@ from specexport.quiet import quiet
 from specexport.sources.cache import cache_directory, cached_entry, read_record, text_sha256, write_record
 
 TOKENIZER_DIRECTORY = "tokenizer"
+LOADER = "specexport.recipe_checkpoints"  # the module whose `load` a build gives to the canonical stages
 _LIBRARIES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 
@@ -51,9 +52,7 @@ def canonical_key(digest: str, *, precision: str, capacity: int, reference_token
         "precision": precision,
         "capacity": capacity,
         "reference_tokens": reference_tokens,
-        "code": code_digest(
-            "export/*.py", "graph_files.py", "canonical_graph.py", "parity_reference.py", "tokenizer/*.py"
-        ),
+        "code": code_digest(__name__, LOADER),
         **{library: version(library) for library in _LIBRARIES},
     }
     return text_sha256(json.dumps(parts, sort_keys=True))

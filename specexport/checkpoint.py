@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from specexport.digests import source_digest
+from specexport.digests import files_digest, source_digest
 from specexport.draft_models.pruned import load_pruned
 from specexport.draft_models.targets import draft_target
 from specexport.errors import CheckpointUnsupported, reason_of
@@ -157,7 +157,7 @@ def _load_files(
     check_config(config, trust_remote_code=spec.trust_remote_code)  # before minutes of reading weights
     tokenizer = _stored_tokenizer(source, located, spec)
     model = _read_weights(source, located, config, precision, spec.trust_remote_code)
-    return _describe(source, model, tokenizer, located.digest)
+    return _describe(source, model, tokenizer, files_digest(located, spec))
 
 
 def _load_pruned(source: str, located: Located, spec: ModelSource, target: Checkpoint | None) -> Checkpoint:
@@ -244,7 +244,8 @@ def _read_weights(
 
 def _stored_tokenizer(source: str, located: Located, spec: ModelSource) -> TokenizerFiles:
     return tokenizer_files(
-        located.digest, lambda scratch: _write_tokenizer(source, located, spec.trust_remote_code, scratch)
+        files_digest(located, spec),
+        lambda scratch: _write_tokenizer(source, located, spec.trust_remote_code, scratch),
     )
 
 

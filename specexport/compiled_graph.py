@@ -12,7 +12,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from specexport.canonical_graph import CanonicalGraph
-from specexport.digests import code_digest
+from specexport.code_digest import code_digest
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME, describe_graph, save_graph
 from specexport.graph_plan import PLAIN, GraphPlan
 from specexport.measured import measured_once
@@ -96,14 +96,7 @@ def compile_graph(
         "canonical": canonical.key,
         "passes": _describe_backend(backend, batch),
         "plan": plan.describe(),
-        "code": code_digest(
-            "passes/*.py",
-            "tensorrt/lowering/*.py",
-            "graph_files.py",
-            "compiled_graph.py",
-            "graph_plan.py",
-            "path_files.py",
-        ),
+        "code": code_digest(__name__),
         **{library: version(library) for library in _LIBRARIES},
     }
     key = text_sha256(json.dumps(parts, sort_keys=True))
@@ -174,7 +167,7 @@ def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
         "graph": graph.key,
         "compared": [entry_digest(graph.directory), entry_digest(graph.canonical.directory)],
         "profiles": [(profile.width, profile.rows) for profile in graph.spec.profiles],
-        "code": code_digest("parity*.py", "compiled_graph.py"),
+        "code": code_digest(__name__),
     }
     record = measured_once("parity", parts, lambda: _run_parity(graph), force=force)
     lists = {"layer_difference": tuple(record["layer_difference"]), "widths": tuple(record["widths"])}

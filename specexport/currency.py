@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from specexport.bundle_writer import BUILD_RECORD_NAME
-from specexport.digests import code_digest
+from specexport.code_digest import code_digest
 from specexport.recipe import Recipe
 from specexport.recipe_backends import packs_weights
 from specexport.sources.cache import text_sha256
@@ -41,7 +41,7 @@ def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
     libraries = [f"{name} {_version(name)}" for name in named]
     processor = [architecture(), *(processor_features() or ())] if packs_weights(recipe.backend) else []
     written = [recipe.model_dump_json(), *recipe.left_to_checkpoint]
-    parts = [*written, code_digest("**/*.py"), *digests.values(), *libraries, *processor]
+    parts = [*written, code_digest("specexport.build"), *digests.values(), *libraries, *processor]
     return text_sha256("|".join(parts))
 
 

@@ -1,18 +1,15 @@
-"""Digests of what a build depends on: checkpoints and this package's own sources. Imports neither torch nor onnx."""
+"""Digests of the checkpoints that a build depends on. Imports neither torch nor onnx."""
 
-import hashlib
 import json
-from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 
-import specexport
 from specexport.recipe import EagleDraft, MedusaDraft, ModelDraft, ModelSource, NoiseSource, Recipe
 from specexport.recipe_naming import naming_source
 from specexport.sources import locate
 from specexport.sources.address import parse_address
 from specexport.sources.cache import text_sha256
 from specexport.sources.drafts import locate_draft
+from specexport.sources.located import Located
 from specexport.sources.pruned import is_pruned
 
 
@@ -23,8 +20,7 @@ def source_digest(spec: ModelSource, target_digest: str = "") -> str:
     Raises `SourceError`.
     """
     if isinstance(spec.source, str):
-        located = locate(parse_address(spec.source), spec.sha256)
-        return text_sha256(located.digest + target_digest) if is_pruned(located.directory) else located.digest
+        return files_digest(locate(parse_address(spec.source), spec.sha256), spec, target_digest)
     made = {
         "source": spec.source.model_dump(),
         "torch": version("torch"),
@@ -32,6 +28,14 @@ def source_digest(spec: ModelSource, target_digest: str = "") -> str:
     }
     target_part = target_digest if isinstance(spec.source, NoiseSource) else ""
     return text_sha256(json.dumps(made, sort_keys=True) + target_part)
+
+
+def files_digest(located: Located, spec: ModelSource, target_digest: str = "") -> str:
+    """`source_digest` of a checkpoint whose files are on this machine."""
+    if is_pruned(located.directory):
+        return text_sha256(located.digest + target_digest)
+    # The code that comes with the files computes something else than that of transformers.
+    return text_sha256(f"{located.digest} with its code") if spec.trust_remote_code else located.digest
 
 
 def checkpoint_digests(recipe: Recipe) -> dict[str, str]:
@@ -57,11 +61,3 @@ def feature_draft_digest(draft: EagleDraft | MedusaDraft) -> str:
         return digest if stated is None else text_sha256(digest + stated.model_dump_json())
     made = {"kind": draft.kind, "source": draft.source.model_dump(), "torch": version("torch")}
     return text_sha256(json.dumps(made, sort_keys=True))
-
-
-@cache
-def code_digest(*patterns: str) -> str:
-    """Of this package's sources that match, so that a changed exporter does not reuse what an older one made."""
-    root = Path(specexport.__file__).parent
-    paths = sorted(path for pattern in patterns for path in root.glob(pattern))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()

@@ -3,8 +3,8 @@
 from dataclasses import fields
 
 from specexport.check_prompts import encode_text
+from specexport.code_digest import code_digest
 from specexport.compiled_graph import CompiledGraph
-from specexport.digests import code_digest
 from specexport.errors import FidelityError
 from specexport.fidelity import FidelityReport, measure_fidelity
 from specexport.host_graph import on_host
@@ -24,9 +24,7 @@ def check_fidelity(
     parts = {
         "compared": [entry_digest(graph.directory), entry_digest(twin.directory)],
         "ids": ids,
-        "code": code_digest(
-            "fidelity*.py", "host_graph.py", "passes/emulate_four_bits.py", "passes/widen_bfloat16.py"
-        ),
+        "code": code_digest(__name__),
     }
 
     def measure() -> FidelityReport:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from specexport.code_digest import code_digest
 from specexport.compiled_graph import CompiledGraph, measure_on_host
-from specexport.digests import code_digest
 from specexport.draft_reference import TREE_PARENTS, DraftReference, load_draft_reference, tree_paths
 from specexport.errors import ParityError
 from specexport.measured import measured_once
@@ -40,7 +40,7 @@ def check_draft_parity(graph: CompiledGraph, *, force: bool = False) -> DraftPar
         "graph": graph.key,
         "compared": [entry_digest(graph.directory), entry_digest(graph.canonical.directory)],
         "profiles": [profile.model_dump() for profile in graph.spec.profiles],
-        "code": code_digest("parity_draft.py", "compiled_graph.py", "draft_reference.py"),
+        "code": code_digest(__name__),
     }
     record = measured_once("parity", parts, lambda: _run_parity(graph), force=force)
     record |= {key: tuple(record[key]) for key in ("layer_difference", "widths")}

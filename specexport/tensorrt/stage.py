@@ -10,8 +10,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from specexport.code_digest import code_digest
 from specexport.compiled_graph import CompiledGraph
-from specexport.digests import code_digest
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME
 from specexport.sources.cache import cache_directory, cached_entry, text_sha256, write_record
 from specexport.tensorrt.capability import CAPABILITIES
@@ -47,7 +47,7 @@ def compile_tensorrt(
         "windows": [(window.width, window.rows, window.batch) for window in windows],
         "library": library.version,
         "device": _device(library),
-        "code": code_digest("tensorrt/**/*.py"),
+        "code": code_digest(__name__),
     }
     key = text_sha256(json.dumps(parts, sort_keys=True))
     place = cache_directory() / "engines" / key

@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
-from specexport.digests import code_digest
-from specexport.sources.cache import cache_directory, cached_entry
+from specexport.code_digest import code_digest
+from specexport.sources.cache import cache_directory, cached_entry, text_sha256
 from specexport.vocabulary import TOKENIZER_FILE
 
 _FILES = "files"
 _NOTES = "notes.txt"
-_LIBRARIES = ("transformers", "tokenizers")
 
 
 @dataclass(frozen=True)
@@ -30,9 +28,8 @@ def tokenizer_files(key: str, write: Callable[[Path], tuple[str, ...]]) -> Token
 
     `key` names the checkpoint; a change of this code or of the libraries makes another entry.
     """
-    libraries = "-".join(f"{name}-{version(name)}" for name in _LIBRARIES)
-    code = code_digest("tokenizer/*.py", "sources/byte_tokenizer.py")
-    place = cache_directory() / "tokenizers" / f"{key}-{libraries}-{code[:16]}"
+    code = code_digest(__name__, write.__module__)
+    place = cache_directory() / "tokenizers" / text_sha256(f"{key} {code}")
 
     def fill(entry: Path) -> None:
         notes = write(entry / _FILES)

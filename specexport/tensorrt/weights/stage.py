@@ -12,8 +12,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from specexport.check_prompts import encode_text
+from specexport.code_digest import code_digest
 from specexport.compiled_graph import CompiledGraph
-from specexport.digests import code_digest
 from specexport.errors import CheckpointUnsupported
 from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME, save_graph
 from specexport.passes import PassReport, run_passes
@@ -48,7 +48,7 @@ def store_engine_weights(
         "graph": entry_digest(lowered.directory),
         "weights": [weights.format, weights.block],
         "ids": ids,
-        "code": code_digest("tensorrt/weights/*.py", "passes/linear_layers.py", "passes/graph_builder.py"),
+        "code": code_digest(__name__),
         "libraries": [library, *(version(name) for name in ("torch", "onnxruntime"))],
     }
     key = text_sha256(json.dumps(parts, sort_keys=True))
