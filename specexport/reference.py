@@ -65,17 +65,17 @@ class PytorchReference:
     ) -> ReferenceAnswer:
         """One answer of batch 1. Of `params` only temperature, top_p and seed count."""
         prompt = torch.tensor([ids])
-        clock = _Clock()
+        heard = _FirstToken()
         config = self._config(params, max_new_tokens, mode)
         if params.temperature > 0:
             torch.manual_seed(params.seed)
         with quiet(), torch.inference_mode():
             started = clock.now()
             output = self._model.generate(  # type: ignore[operator]
-                prompt, attention_mask=torch.ones_like(prompt), generation_config=config, streamer=clock
+                prompt, attention_mask=torch.ones_like(prompt), generation_config=config, streamer=heard
             )
             seconds = clock.now() - started
-        return ReferenceAnswer(tuple(output[0, len(ids) :].tolist()), clock.first_token - started, seconds)
+        return ReferenceAnswer(tuple(output[0, len(ids) :].tolist()), heard.first_token - started, seconds)
 
     def warm_up(self, ids: list[int], max_new_tokens: int, mode: ReferenceMode) -> None:
         """Answers the longest prompt once: a static cache takes its size, and compiles for it, here.
@@ -110,8 +110,8 @@ class PytorchReference:
         return config
 
 
-class _Clock(BaseStreamer):
-    """Hears of the prompt first, then of each token."""
+class _FirstToken(BaseStreamer):
+    """Notes when the first token came; a streamer gets the prompt first, then each token."""
 
     def __init__(self) -> None:
         self.first_token = 0.0

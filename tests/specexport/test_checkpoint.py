@@ -102,6 +102,7 @@ def test_the_digest_needs_no_load_and_follows_content_not_place(saved: Path, tmp
     assert digest == load_checkpoint(spec, "fp32").source_digest
     moved = saved.rename(tmp_path / "moved")
     assert source_digest(Target(source=str(moved))) == digest
+    assert source_digest(Target(source=str(moved), trust_remote_code=True)) != digest, "it runs other code"
     edit_config(moved, rope_theta=5.0)
     assert source_digest(Target(source=str(moved))) != digest
 
