@@ -7,15 +7,16 @@ PARALLEL := -n auto --dist loadfile
 BUNDLE := smollm2-135m-ngram.bundle
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format bench c-example clean
+.PHONY: help demo test test-fast lint docs format bench c-example clean
 
 help:
 	@echo "make demo       build SmolLM2-135M with n-gram drafts, watch it answer, check the answer against plain decoding"
-	@echo "make test       lint, types and every test"
-	@echo "make test-fast  the same without the tests marked slow"
+	@echo "make test       lint, types, the documentation and every test"
+	@echo "make test-fast  lint, types and the tests not marked slow"
 	@echo "make bench      latency tests: against PyTorch, and costs on this machine"
 	@echo "make peers      this project beside other systems, each in an environment of its own"
 	@echo "make lint       ruff and mypy"
+	@echo "make docs       the documentation as a site, in build/site"
 	@echo "make format     ruff's fixes and formatting"
 	@echo "make c-example  the shared library for C, and a C program that decodes with it"
 	@echo "make clean      remove the environment and caches"
@@ -31,7 +32,7 @@ demo: $(READY)
 	$(BIN)/specexport generate $(BUNDLE) --chat --stats --compare --max-new-tokens 128 --prompt-file recipes/demo-prompt.txt
 	$(BIN)/specexport check $(BUNDLE)
 
-test: lint
+test: lint docs
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-fast: lint
@@ -41,6 +42,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/properdocs build --strict --config-file mkdocs.yml
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -12,7 +12,7 @@ from specexport.cli import main as specexport
 from specruntime.cli import main as specruntime
 from tests.conftest import REPOSITORY
 
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 GROUPS = {"specexport": specexport, "specruntime": specruntime}
 LINE = re.compile(r"\b(specexport|specruntime) ([a-z][^\n`|#]*)")
 
