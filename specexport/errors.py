@@ -13,7 +13,11 @@
 Every message says what was found, what was expected and what to do, in one line per mistake.
 """
 
+from typing import Generic, TypeVar
+
 from specruntime.errors import SpecError, Status
+
+Found = TypeVar("Found")
 
 _LONGEST_REASON = 300
 
@@ -31,6 +35,14 @@ def shorten_reason(words: str) -> str:
     cut = text[:_LONGEST_REASON]
     sentences, ends, _ = cut.rpartition(". ")
     return f"{sentences}." if ends else f"{cut.rpartition(' ')[0] or cut} ..."
+
+
+class Interrupted(KeyboardInterrupt, Generic[Found]):
+    """Measuring was interrupted; `found` is what had been measured until then, marked as partial."""
+
+    def __init__(self, found: Found) -> None:
+        super().__init__()
+        self.found = found
 
 
 class BuildError(SpecError):

@@ -67,7 +67,8 @@ def _render(comparison: Comparison) -> str:
     if (divergence := comparison.divergence) is None:
         return line
     gap = "none" if divergence.logit_gap is None else f"{divergence.logit_gap:.3g}"
-    line += f" at token {divergence.position}: expected {divergence.expected}, found {divergence.found}"
+    expected, found = ("its end" if t is None else t for t in (divergence.expected, divergence.found))
+    line += f" at token {divergence.position}: expected {expected}, found {found}"
     line += f", logit gap {gap}"
     if divergence.width_difference is not None:
         line += f", the width alone changes {divergence.width_difference:.3g}"

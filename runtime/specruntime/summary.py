@@ -139,12 +139,27 @@ def render_summary(summary: dict[str, Any]) -> str:
 
 
 def _render_draft(draft: dict[str, Any]) -> list[str]:
-    options = ", ".join(f"{key} {value}" for key, value in draft.items() if key not in ("kind", "tapped"))
+    options = _shown_options({key: value for key, value in draft.items() if key not in ("kind", "tapped")})
     lines = [f"drafts   {draft['kind']}{': ' + options if options else ''}"]
     if tapped := draft.get("tapped"):
         layers = ", ".join(map(str, tapped["entering"]))
         lines.append(f"         on what enters layers {layers} of the target ({tapped['reason']})")
     return lines
+
+
+def _shown_options(options: dict[str, Any]) -> str:
+    """Those that are set, as words: `k 4, fused, tree of 9 nodes`."""
+    shown = []
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        if isinstance(value, dict):
+            nodes = len(value["parents"]) if "parents" in value else value["nodes"]
+            rest = f", branch {value['branch']}" if "branch" in value else ""
+            shown.append(f"{name} of {nodes} nodes{rest}")
+        else:
+            shown.append(name if value is True else f"{name} {value}")
+    return ", ".join(shown)
 
 
 def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from specexport.bench.machine import describe_machine, threads_of
 from specexport.bench.prompts import BenchPrompt, encode_prompts
+from specexport.errors import Interrupted
 from specruntime import clock
 from specruntime.batches.speculation import Speculation
 from specruntime.bundle import LoadedBundle
@@ -36,6 +37,7 @@ class BatchSpeed:
     host_ms_per_launch: float  # of plain decoding, outside engine calls; sampling and text included
     launches: int  # of plain decoding
     outputs_equal: bool  # all ways gave the tokens of plain decoding
+    repeats: int  # turns that the medians are of
 
     @property
     def auto_of_best(self) -> float:
@@ -46,10 +48,12 @@ class BatchSpeed:
 class BatchReport:
     machine: dict[str, Any]
     speeds: tuple[BatchSpeed, ...]
+    interrupted: bool = False  # sizes or repeats are missing
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
+            "partial": self.interrupted,
             "machine": self.machine,
             "batches": [
                 asdict(speed) | {"auto_of_best": speed.auto_of_best, "plain_vs_one_row": self._scale(speed)}
@@ -59,6 +63,9 @@ class BatchReport:
 
     def render(self) -> str:
         lines = [f"{'rows':>5}{'plain':>9}{'x 1 row':>9}{'drafts':>9}{'auto':>9}{'of best':>9}{'host ms':>9}"]
+        if self.interrupted:
+            turns = ", ".join(f"{speed.repeats} of {speed.rows} rows" for speed in self.speeds)
+            lines.insert(0, f"partial: interrupted; whole turns: {turns}")
         for speed in self.speeds:
             lines.append(
                 f"{speed.rows:5}{speed.plain:9.1f}{self._shown_scale(speed):>9}{speed.speculative:9.1f}{speed.auto:9.1f}"
@@ -86,7 +93,8 @@ def bench_batches(
 ) -> BatchReport:
     """`params` have `max_tokens`; `threads` are those that the bundle was opened with, None: its own number.
 
-    Raises `InvalidArgument` for a size that the bundle was not built for, `EngineFailed` where a turn fails.
+    Raises `InvalidArgument` for a size that the bundle was not built for, `EngineFailed` where a turn fails, and
+    `Interrupted` with the report of all whole turns where Ctrl-C came after the first.
     """
     most = bundle.manifest.target.batch
     if not sizes or min(sizes) < 1 or max(sizes) > most:
@@ -102,12 +110,21 @@ def bench_batches(
             size: stack.enter_context(closing(BatchStepper(bundle, size, prefix_caching="off")))
             for size in sizes
         }
-        for turn in range(repeat):
-            for size, stepper in steppers.items():
-                advance(f"batch {size}, turn {turn + 1} of {repeat}")
-                measured[size].append({way: _decode(stepper, encoded, way, params) for way in WAYS})
+        interrupted = False
+        try:
+            for turn in range(repeat):
+                for size, stepper in steppers.items():
+                    advance(f"batch {size}, turn {turn + 1} of {repeat}")
+                    measured[size].append({way: _decode(stepper, encoded, way, params) for way in WAYS})
+        except KeyboardInterrupt:
+            if not any(measured.values()):
+                raise
+            interrupted = True
     machine = describe_machine(threads_of(bundle.manifest.target, threads))
-    return BatchReport(machine, tuple(_speed(size, runs) for size, runs in measured.items()))
+    speeds = tuple(_speed(size, runs) for size, runs in measured.items() if runs)
+    if interrupted:
+        raise Interrupted(BatchReport(machine, speeds, interrupted))
+    return BatchReport(machine, speeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,7 @@ def _speed(size: int, runs: Sequence[dict[str, _Run]]) -> BatchSpeed:
         host_ms_per_launch=median(1e3 * (run.seconds - run.engine_seconds) / run.launches for run in plain),
         launches=plain[0].launches,
         outputs_equal=all(run[way].tokens == plain[0].tokens for run in runs for way in WAYS),
+        repeats=len(runs),
     )
 
 

@@ -4,12 +4,18 @@ from typing import Any
 
 from specexport.bench.report import BenchReport
 
+_LEGEND = (
+    "total: all tokens of these prompts over all their time; mean: the geometric mean of the prompts' own "
+    "ratios, each counted alike; worst: the smallest of these"
+)
+
 
 def render_report(report: BenchReport) -> str:
     """Every run, the figures by category, of several bundles each by itself, then the machine."""
     wide = max(18, *(len(run.mode) + 2 for run in report.runs))
     lines = [
-        f"{'prompt':18}{'mode':{wide}}{'prompt':>7}{'new':>5}{'ttft ms':>9}{'tok/s':>8}{'tok/round':>10}{'host %':>8}"
+        *_render_unfinished(report),
+        f"{'prompt':18}{'mode':{wide}}{'prompt':>7}{'new':>5}{'ttft ms':>9}{'tok/s':>8}{'tok/round':>10}{'host %':>8}",
     ]
     for run in report.runs:
         host = "" if run.host_percent is None else f"{run.host_percent:.1f}"
@@ -17,10 +23,31 @@ def render_report(report: BenchReport) -> str:
             f"{run.prompt:18}{run.mode:{wide}}{run.prompt_tokens:7}{run.new_tokens:5}{run.ttft_ms:9.0f}"
             f"{run.tokens_per_second:8.1f}{run.acceptance_length:10.2f}{host:>8}"
         )
-    summary = report.summary()
-    lines += [
+    lines += ["", *_render_summary(report)]
+    return "\n".join([*lines, "", *_render_machine(report)])
+
+
+def _render_unfinished(report: BenchReport) -> list[str]:
+    if report.unfinished is None:
+        return []
+    found = report.unfinished.as_dict(report.runs)
+    prompts, modes = (", ".join(found[key]) or "none" for key in ("complete_prompts", "complete_modes"))
+    compared = ", ".join(dict.fromkeys(run.prompt for run in report.compared)) or "none"
+    return [
+        f"partial: interrupted after {found['answers']} of {found['of']} answers",
+        f"complete: prompts {prompts}; modes {modes}",
+        f"compared, since every mode answered them: prompts {compared}",
         "",
-        f"{'category':18}{'vs plain':>10}{'vs PyTorch':>12}{'compiled':>10}{'tok/round':>10}{'host %':>8}",
+    ]
+
+
+def _render_summary(report: BenchReport) -> list[str]:
+    """The figures of all prompts and by category, then of each mode that drafts."""
+    if not report.compared:
+        return ["no prompt was answered in every mode: nothing can be compared"]
+    summary = report.summary()
+    lines = [
+        f"{'category':18}{'total vs plain':>16}{'vs PyTorch':>12}{'compiled':>10}{'tok/round':>10}{'host %':>8}"
     ]
     for category, figures in {**summary["categories"], "all": summary}.items():
         lines.append(_render_figures(category, figures))
@@ -28,7 +55,7 @@ def render_report(report: BenchReport) -> str:
         lines += ["", *_render_mode(report, mode, summary)]
     if len(report.drafting) > 1:
         lines += ["", *_render_fastest(report, summary)]
-    return "\n".join([*lines, "", *_render_machine(report)])
+    return [*lines, "", _LEGEND]
 
 
 def _render_figures(category: str, figures: dict[str, Any]) -> str:
@@ -36,7 +63,7 @@ def _render_figures(category: str, figures: dict[str, Any]) -> str:
         return "-" if figures[name] is None else f"{figures[name]:.2f}x"
 
     return (
-        f"{category:18}{times('speedup_vs_plain'):>10}{times('speedup_vs_pytorch'):>12}"
+        f"{category:18}{times('speedup_vs_plain'):>16}{times('speedup_vs_pytorch'):>12}"
         f"{times('speedup_vs_pytorch_compiled'):>10}{figures['acceptance_length']:10.2f}{figures['host_percent']:8.1f}"
     )
 
@@ -47,13 +74,13 @@ def _render_mode(report: BenchReport, mode: str, summary: dict[str, Any]) -> lis
     length = "dynamic length" if facts.adaptive else "fixed length"
     lines = [
         f"{mode}: draft {facts.draft}, {length}",
-        f"{'category':18}{'vs plain':>10}{'worst':>8}{'tok/round':>10}  accepted at depth 1, 2, ...",
+        f"{'category':18}{'mean vs plain':>16}{'worst':>8}{'tok/round':>10}  accepted at depth 1, 2, ...",
     ]
     for category, figures in {**summary["categories"], "all": summary}.items():
         found = figures["modes"][mode]
         shares = " ".join(f"{share:.2f}".lstrip("0") for share in found["acceptance_by_position"])
         lines.append(
-            f"{category:18}{found['mean_speedup_vs_plain']:9.2f}x{found['worst_speedup_vs_plain']:7.2f}x"
+            f"{category:18}{found['mean_speedup_vs_plain']:15.2f}x{found['worst_speedup_vs_plain']:7.2f}x"
             f"{found['acceptance_length']:10.2f}  {shares}"
         )
     return lines
@@ -61,11 +88,11 @@ def _render_mode(report: BenchReport, mode: str, summary: dict[str, Any]) -> lis
 
 def _render_fastest(report: BenchReport, summary: dict[str, Any]) -> list[str]:
     """The best bundle for each prompt; geometric means of the speed-ups."""
-    lines = [f"{'fastest for':18}{'':>10}"]
+    lines = [f"{'fastest for':18}{'vs plain':>16}"]
     speeds = {(run.prompt, run.mode): run.tokens_per_second for run in report.runs}
     for prompt, mode in summary["fastest"].items():
-        lines.append(f"{prompt:18}{speeds[prompt, mode] / speeds[prompt, 'plain']:9.2f}x  {mode}")
-    return [*lines, f"{'all':18}{summary['fastest_speedup_vs_plain']:9.2f}x  the fastest for each"]
+        lines.append(f"{prompt:18}{speeds[prompt, mode] / speeds[prompt, 'plain']:15.2f}x  {mode}")
+    return [*lines, f"{'all, mean':18}{summary['fastest_speedup_vs_plain']:15.2f}x  the fastest for each"]
 
 
 def _render_machine(report: BenchReport) -> list[str]:

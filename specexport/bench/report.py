@@ -42,6 +42,29 @@ class BundleFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What an interrupted bench was to measure: every prompt in every mode, so many times."""
+
+    modes: tuple[Mode, ...]
+    prompts: tuple[str, ...]
+    repeat: int
+
+    def as_dict(self, runs: Sequence[Run]) -> dict[str, Any]:
+        """JSON-ready: how many answers there are of all, and which prompts and modes have all of theirs."""
+        answers = {(run.prompt, run.mode): run.repeats for run in runs}
+
+        def whole(prompts: Sequence[str], modes: Sequence[Mode]) -> bool:
+            return all(answers.get((prompt, mode)) == self.repeat for prompt in prompts for mode in modes)
+
+        return {
+            "answers": sum(answers.values()),
+            "of": len(self.modes) * len(self.prompts) * self.repeat,
+            "complete_prompts": [prompt for prompt in self.prompts if whole([prompt], self.modes)],
+            "complete_modes": [mode for mode in self.modes if whole(self.prompts, [mode])],
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class BenchReport:
     """Everything one `run_bench` measured. `bundles` by mode; the first of them also decodes plainly."""
 
@@ -49,6 +72,17 @@ class BenchReport:
     settings: dict[str, Any]
     runs: tuple[Run, ...]
     bundles: dict[Mode, BundleFacts]
+    unfinished: Unfinished | None = None  # of an interrupted bench
+
+    @property
+    def compared(self) -> tuple[Run, ...]:
+        """The runs that figures are computed from: those of prompts that every mode answered."""
+        if self.unfinished is None:
+            return self.runs
+        answered = {(run.prompt, run.mode) for run in self.runs}
+        return tuple(
+            run for run in self.runs if all((run.prompt, mode) in answered for mode in self.unfinished.modes)
+        )
 
     @property
     def first(self) -> BundleFacts:
@@ -63,7 +97,7 @@ class BenchReport:
     @property
     def own_mode(self) -> Mode:
         """How the bundle decodes when nobody says; of several, the fastest over all prompts."""
-        speeds = {mode: _speed(self.runs, mode) or 0.0 for mode in self.drafting}
+        speeds = {mode: _speed(self.compared, mode) or 0.0 for mode in self.drafting}
         return max(speeds, key=lambda mode: speeds[mode], default=REFERENCE)
 
     def differing(self) -> list[Run]:
@@ -76,7 +110,10 @@ class BenchReport:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
+        unfinished = {} if self.unfinished is None else {"unfinished": self.unfinished.as_dict(self.runs)}
         return {
+            "partial": self.unfinished is not None,
+            **unfinished,
             "machine": self.machine,
             "bundle": self.first.path,
             "draft": self.first.draft,
@@ -85,16 +122,16 @@ class BenchReport:
             "runs": [run.as_dict() for run in self.runs],
             **_step_times(self.first.step_ms),
             "bundles": {mode: facts.as_dict() for mode, facts in self.bundles.items()},
-            "summary": self.summary(),
+            "summary": self.summary() if self.compared else None,
         }
 
     def summary(self) -> dict[str, Any]:
-        """Figures over all prompts and by category; None where a mode was not run."""
+        """Figures over the `compared` prompts and by category; None where a mode was not run."""
         by_category: dict[str, list[Run]] = {}
-        for run in self.runs:
+        for run in self.compared:
             by_category.setdefault(run.category, []).append(run)
         return {
-            **self._figures(self.runs),
+            **self._figures(self.compared),
             **self.first.memory.as_dict(),
             "open_to_first_ms": self.first.start.open_to_first_ms,
             "outputs_equal": not self.differing(),
@@ -106,7 +143,7 @@ class BenchReport:
     def fastest(self) -> dict[str, Mode]:
         """By prompt: the mode of most tokens per second that is not PyTorch."""
         found: dict[str, Run] = {}
-        for run in self.runs:
+        for run in self.compared:
             best = found.get(run.prompt)
             if run.mode not in PYTORCH and (best is None or run.tokens_per_second > best.tokens_per_second):
                 found[run.prompt] = run

@@ -10,8 +10,9 @@ from specexport.bench.machine import describe_machine, threads_of
 from specexport.bench.measurement import Measurement, Mode, combine, measure_session
 from specexport.bench.memory import measure_memory
 from specexport.bench.prompts import BenchPrompt, encode_prompts
-from specexport.bench.report import PYTORCH, REFERENCE, BenchReport, BundleFacts
+from specexport.bench.report import PYTORCH, REFERENCE, BenchReport, BundleFacts, Unfinished
 from specexport.bench.start import measure_start
+from specexport.errors import Interrupted
 from specexport.step_times import measure_step_times
 from specruntime.bundle import LoadedBundle, load_manifest, open_bundle
 from specruntime.engines import EngineOptions
@@ -22,6 +23,7 @@ from specruntime.summary import graphs_of
 
 Advance = Callable[[str], None]
 Answer = Callable[[list[int]], Measurement]
+Measured = dict[tuple[str, Mode], list[Measurement]]  # by prompt and mode, a measurement per repeat
 _WARM_TOKENS = 8
 # OpenMP threads spin for 0.2 s after PyTorch's last operator, on cores that the next mode needs.
 _SETTLE_SECONDS = 0.25
@@ -51,7 +53,8 @@ class BenchPlan:
 def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchReport:
     """Raises what opening, decoding and, with `pytorch`, loading the checkpoint raise.
 
-    Raises `InvalidArgument` for bundles that share a name, or that read the prompts as other tokens.
+    Raises `InvalidArgument` for bundles that share a name, or that read the prompts as other tokens; `Interrupted` with
+    the report of what was measured where Ctrl-C came after the first answer.
     """
     manifests = [load_manifest(bundle) for bundle in plan.bundles]
     names = _mode_names(manifests)
@@ -67,13 +70,24 @@ def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchRep
         ]
         encoded = _encode(opened, names, plan)
         modes = _modes(plan, dict(zip(names, opened, strict=True)), encoded, threads, advance)
-        measured = _in_turns(plan, modes, encoded, advance)
+        measured: Measured = {}
+        unfinished = None
+        try:
+            _in_turns(plan, modes, encoded, advance, measured)
+        except KeyboardInterrupt:
+            if not measured:
+                raise
+            unfinished = Unfinished(tuple(modes), tuple(prompt.id for prompt in plan.prompts), plan.repeat)
     runs = tuple(
         combine(prompt, mode, len(encoded[prompt.id]), measured[prompt.id, mode])
         for prompt in plan.prompts
         for mode in modes
+        if (prompt.id, mode) in measured
     )
-    return BenchReport(describe_machine(threads), _settings(plan), runs, facts)
+    report = BenchReport(describe_machine(threads), _settings(plan), runs, facts, unfinished)
+    if unfinished is not None:
+        raise Interrupted(report)
+    return report
 
 
 def _mode_names(manifests: Sequence[Manifest]) -> list[Mode]:
@@ -178,15 +192,19 @@ def _pytorch_modes(
 
 
 def _in_turns(
-    plan: BenchPlan, modes: dict[Mode, Answer], encoded: dict[str, list[int]], advance: Advance
-) -> dict[tuple[str, Mode], Sequence[Measurement]]:
-    measured: dict[tuple[str, Mode], list[Measurement]] = {}
+    plan: BenchPlan,
+    modes: dict[Mode, Answer],
+    encoded: dict[str, list[int]],
+    advance: Advance,
+    measured: Measured,
+) -> None:
+    """Adds each answer to `measured` when it is whole, plain decoding of a prompt before all other modes of it."""
     for number in range(plan.repeat):
         for prompt in plan.prompts:
             for mode, answer in modes.items():
                 advance(f"{prompt.id}, {mode}, {number + 1} of {plan.repeat}")
-                measured.setdefault((prompt.id, mode), []).append(answer(encoded[prompt.id]))
-    return {key: tuple(found) for key, found in measured.items()}
+                found = answer(encoded[prompt.id])
+                measured.setdefault((prompt.id, mode), []).append(found)
 
 
 def _settings(plan: BenchPlan) -> dict[str, object]:

@@ -8,13 +8,12 @@ import click
 from specexport.bench.prompts import BenchPrompt, load_prompts
 from specexport.cli.measuring import (
     bundles_argument,
+    measure_and_print,
     plot_option,
-    print_measured,
     prompts_option,
     require_plot_of,
 )
 from specexport.cli.number_list import NumberList
-from specexport.cli.progress import progress
 from specruntime.cli.bundle_options import engine_options, json_option, threads_option
 from specruntime.cli.sampling_options import law_options, max_new_tokens_option, sampling_params
 from specruntime.params import SamplingParams
@@ -62,6 +61,7 @@ def bench_command(
     tokens_per_second counts all new tokens over the whole time from the prompt's ids to the last token, prefill
     included; decode_tokens_per_second leaves out the first token and the time up to it (ttft_ms). A speed-up is a
     ratio of the former. All modes are warmed up. Greedy outputs must be the same in all modes: exit code 1 if not.
+    Interrupted, it prints what it has measured, marked as partial: exit code 130.
     """
     params = sampling_params(max_new_tokens=max_new_tokens, **law)
     loaded = load_prompts(prompts)
@@ -76,9 +76,13 @@ def bench_command(
     from specexport.bench.run import BenchPlan, run_bench
 
     plan = BenchPlan(bundles, loaded, max_new_tokens, repeat, params, pytorch, threads)
-    with progress(plan.steps) as advance:
-        report = run_bench(plan, advance)
-    print_measured(report, as_json, render_report)
+    report = measure_and_print(
+        lambda advance: run_bench(plan, advance),
+        render_report,
+        as_json=as_json,
+        steps=plan.steps,
+        files=(plot,),
+    )
     if plot is not None:
         draw_speeds(report, plot)
     _require_plain_tokens([f"{run.prompt} ({run.mode})" for run in report.differing()])
@@ -96,12 +100,13 @@ def _bench_batches(
     from specexport.bench.batches import BatchReport, bench_batches
     from specruntime.bundle import open_bundle
 
-    with (
-        progress(repeat * len(sizes)) as advance,
-        open_bundle(path, options=engine_options(threads), verify=False) as bundle,
-    ):
-        report = bench_batches(bundle, prompts, sizes, params, repeat, advance, threads)
-    print_measured(report, as_json, BatchReport.render)
+    with open_bundle(path, options=engine_options(threads), verify=False) as bundle:
+        report = measure_and_print(
+            lambda advance: bench_batches(bundle, prompts, sizes, params, repeat, advance, threads),
+            BatchReport.render,
+            as_json=as_json,
+            steps=repeat * len(sizes),
+        )
     _require_plain_tokens([f"batch {speed.rows}" for speed in report.speeds if not speed.outputs_equal])
 
 

@@ -1,11 +1,21 @@
-"""What the commands that measure take and do alike: bundles, prompts, a report as text or JSON, a picture of it."""
+"""What the commands that measure take and do alike: bundles, prompts, a report as text or JSON, a picture of it.
+
+Interrupted, they print what they have measured so far, and end as every interrupted command.
+"""
 
 import json
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 import click
+
+from specexport.cli.progress import Advance, progress
+from specexport.errors import Interrupted
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path)
@@ -38,3 +48,45 @@ def require_plot_of(place: Path | None) -> None:
 
 def print_measured(report: _R, as_json: bool, render: Callable[[_R], str]) -> None:
     click.echo(json.dumps(report.as_dict()) if as_json else render(report))
+
+
+def measure_and_print(
+    measure: Callable[[Advance], _R],
+    render: Callable[[_R], str],
+    *,
+    as_json: bool,
+    steps: int | None = None,
+    files: Sequence[Path | None] = (),
+) -> _R:
+    """The report of `measure`, printed. `files` are what the caller makes of a whole report.
+
+    On Ctrl-C and SIGTERM a partial report is printed and the interrupt passed on: no file is made of it, which is said.
+    """
+    try:
+        with _terminable(), progress(steps) as advance:
+            report = measure(advance)
+    except Interrupted as stop:
+        print_measured(stop.found, as_json, render)
+        for file in files:
+            if file is not None:
+                click.echo(f"{file} was not written: the figures are partial", err=True)
+        raise
+    print_measured(report, as_json, render)
+    return report
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Lets SIGTERM interrupt as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,5 +1,6 @@
 """`tune`: is speculation worth it here, and with what."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,11 @@ import click
 
 from specexport.cli.measuring import (
     bundles_argument,
+    measure_and_print,
     plot_option,
-    print_measured,
     prompts_option,
     require_plot_of,
 )
-from specexport.cli.progress import progress
 from specruntime.cli.bundle_options import json_option, threads_option
 from specruntime.cli.sampling_options import law_options, max_new_tokens_option, sampling_params
 
@@ -61,7 +61,8 @@ def tune_command(
 
     One pass tells how often the target agrees by depth and rank, how long a window of each width takes and what
     drafting costs; from that follows the speed of each size (predicted). The best predicted are then measured beside
-    plain decoding. Where nothing pays, it says so.
+    plain decoding. Where nothing pays, it says so. Interrupted, it prints what it has found, marked as partial, and
+    writes nothing: exit code 130.
     """
     from specexport.bench.prompts import load_prompts
 
@@ -76,9 +77,9 @@ def tune_command(
 
     params = sampling_params(max_new_tokens=max_new_tokens, **law)
     plan = TunePlan(bundles, loaded, max_new_tokens, tried, minutes, params, threads)
-    with progress() as advance:
-        report = tune(plan, advance)
-    print_measured(report, as_json, render_tuning)
+    report = measure_and_print(
+        lambda advance: tune(plan, advance), render_tuning, as_json=as_json, files=(plot, write)
+    )
     if plot is not None:
         from specexport.tune.plot import draw_tuning
 
@@ -86,4 +87,4 @@ def tune_command(
     if write is not None:
         from specexport.tune.choice import write_choice
 
-        click.echo(f"{write}: draft is now {write_choice(report, write)}", err=True)
+        click.echo(f"{write}: draft is now {json.dumps(write_choice(report, write))}", err=True)

@@ -11,9 +11,15 @@ _SHOWN_RANKS = 8
 def render_tuning(report: TuneReport) -> str:
     """Every bundle, then the verdict."""
     lines: list[str] = []
+    if report.unfinished:
+        rest = ", ".join(map(str, report.unfinished))
+        lines = [f"partial: interrupted; measured in part or not at all: {rest}", ""]
     for finding in report.findings:
         lines += [*_render_finding(finding), ""]
-    return "\n".join([*lines, verdict(report)])
+    last = (
+        verdict(report) if report.measured else "Nothing was measured before the interrupt, only predicted."
+    )
+    return "\n".join([*lines, last])
 
 
 def verdict(report: TuneReport) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexport.bench.machine import describe_machine
 from specexport.bench.prompts import BenchPrompt, encode_prompts
+from specexport.errors import Interrupted
 from specexport.step_times import measure_step_times
 from specexport.trees import TimedTree
 from specexport.tune.prediction import Prediction, bounded, predict, predict_tree, verify_times
@@ -52,7 +53,7 @@ class Finding:
     draft_ms: dict[int, float]  # by drafted tokens
     predictions: tuple[Prediction, ...]  # plain first
     tree: TimedTree | None  # the best shape for these rates, for kinds that draft trees
-    trials: tuple[Trial, ...]  # plain first
+    trials: tuple[Trial, ...] = ()  # plain first; none where it was interrupted before
     layers: "LayerChoice | None" = None  # the best found for a layer_skip draft
 
     @property
@@ -90,7 +91,7 @@ class Finding:
             "tree": tree,
             "layers": None if self.layers is None else self.layers.as_dict(),
             "measured": [trial.as_dict() for trial in self.trials],
-            "best": self.best.as_dict(),
+            "best": self.best.as_dict() if self.trials else None,
         }
 
 
@@ -98,11 +99,19 @@ class Finding:
 class TuneReport:
     machine: dict[str, Any]
     findings: tuple[Finding, ...]
+    unfinished: tuple[
+        Path, ...
+    ] = ()  # bundles that were measured in part or not at all, of an interrupted tune
+
+    @property
+    def measured(self) -> tuple[Finding, ...]:
+        """The bundles that were measured, not only predicted."""
+        return tuple(finding for finding in self.findings if finding.trials)
 
     @property
     def best(self) -> Finding:
         """The bundle with the highest measured speed-up."""
-        return max(self.findings, key=lambda finding: finding.best.speedup)
+        return max(self.measured, key=lambda finding: finding.best.speedup)
 
     @property
     def pays(self) -> bool:
@@ -128,31 +137,57 @@ class TuneReport:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
+        unfinished = {"unfinished": [str(path) for path in self.unfinished]} if self.unfinished else {}
+        verdict: dict[str, Any] = {"best": None, "pays": None}
+        if self.measured:
+            best = {"name": self.best.name, "kind": self.best.kind, **self.best.best.as_dict()}
+            verdict = {"best": best, "pays": self.pays}
         return {
+            "partial": bool(self.unfinished),
+            **unfinished,
             "machine": self.machine,
             "bundles": [finding.as_dict() for finding in self.findings],
-            "best": {"name": self.best.name, "kind": self.best.kind, **self.best.best.as_dict()},
-            "pays": self.pays,
+            **verdict,
         }
 
 
 def tune(plan: TunePlan, advance: Advance = lambda step: None) -> TuneReport:
-    """Raises what opening and decoding raise, and `InvalidArgument` for a bundle that never drafts."""
+    """Raises what opening and decoding raise, and `InvalidArgument` for a bundle that never drafts.
+
+    Raises `Interrupted` with the report of what was found where Ctrl-C came after the first probe.
+    """
     threads = plan.threads
-    findings = []
-    for path in plan.bundles:
-        with open_bundle(path, options=EngineOptions(threads=threads)) as bundle:
-            if isinstance(bundle.manifest.draft, NoneDraft):
-                raise InvalidArgument(
-                    f"{path} drafts nothing (kind none), expected a bundle with a draft: plain decoding is measured "
-                    "beside every one"
-                )
-            findings.append(_tune_bundle(path, bundle, plan, advance))
-            threads = threads or stated_threads(bundle.manifest.target)
-    return TuneReport(describe_machine(threads or usable_cores()), tuple(findings))
+    findings: list[Finding] = []
+    unfinished: tuple[Path, ...] = ()
+    try:
+        for number, path in enumerate(plan.bundles):
+            unfinished = plan.bundles[number:]
+            with open_bundle(path, options=EngineOptions(threads=threads)) as bundle:
+                _require_drafts(path, bundle)
+                threads = threads or stated_threads(bundle.manifest.target)
+                findings.append(_tune_bundle(path, bundle, plan, advance))
+        unfinished = ()
+    except KeyboardInterrupt as stop:
+        if isinstance(stop, Interrupted):
+            findings.append(stop.found)
+        if not findings:
+            raise
+    report = TuneReport(describe_machine(threads or usable_cores()), tuple(findings), unfinished)
+    if unfinished:
+        raise Interrupted(report)
+    return report
+
+
+def _require_drafts(path: Path, bundle: LoadedBundle) -> None:
+    if isinstance(bundle.manifest.draft, NoneDraft):
+        raise InvalidArgument(
+            f"{path} drafts nothing (kind none), expected a bundle with a draft: plain decoding is measured "
+            "beside every one"
+        )
 
 
 def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Advance) -> Finding:
+    """Raises `Interrupted` with the finding as far as it got, once it is predicted."""
     draft, target = bundle.manifest.draft, bundle.manifest.target
     prompts = encode_prompts(bundle, plan.prompts, plan.max_new_tokens)
     params = replace(plan.params, max_tokens=plan.max_new_tokens)
@@ -173,7 +208,7 @@ def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Adva
     tried = [one.size for one in drafting[: plan.tried]]
     if bundle.manifest.adaptive is not None:
         tried.append(ADAPTIVE)
-    return Finding(
+    finding = Finding(
         path=path,
         name=bundle.manifest.name,
         kind=draft.kind,
@@ -183,9 +218,16 @@ def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Adva
         draft_ms=found.draft_ms(),
         predictions=tuple(predictions),
         tree=None if chain else predict_tree(found, verify_ms, _depth(draft)),
-        trials=tuple(try_sizes(bundle, prompts, params, tried, advance)),
-        layers=_search(path, found, verify_ms, plan, advance) if draft.kind == "layer_skip" else None,
     )
+    try:
+        finding = replace(finding, trials=tuple(try_sizes(bundle, prompts, params, tried, advance)))
+        if draft.kind == "layer_skip":
+            finding = replace(finding, layers=_search(path, found, verify_ms, plan, advance))
+    except Interrupted as stop:
+        raise Interrupted(replace(finding, trials=tuple(stop.found))) from None
+    except KeyboardInterrupt:
+        raise Interrupted(finding) from None
+    return finding
 
 
 def _search(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specexport.errors import Interrupted
 from specexport.tune.probing import Advance, SizedDraft
 from specruntime.bundle import LoadedBundle
 from specruntime.errors import EngineFailed
@@ -46,10 +47,15 @@ def try_sizes(
     sizes: Sequence[int],
     advance: Advance = lambda step: None,
 ) -> list[Trial]:
-    """Plain decoding first, then `sizes`. Raises `EngineFailed` where drafts changed the answer of an fp32 bundle."""
+    """Plain decoding first, then `sizes`.
+
+    Raises `EngineFailed` where drafts changed the answer of an fp32 bundle, `Interrupted` with the trials over those
+    prompts that all ways had answered.
+    """
     ways = [0, *sizes]
     sessions = {size: _session(bundle, size) for size in ways}
     clocks = {(size, name): _Clock() for size in ways for name in prompts}
+    whole: list[str] = []
     try:
         for name, ids in prompts.items():
             answers = {}
@@ -61,10 +67,13 @@ def try_sizes(
                     f"{bundle.manifest.name} answered prompt {name} differently with drafts than without; "
                     "run `specexport check` for where they part"
                 )
+            whole.append(name)
+    except KeyboardInterrupt:
+        raise Interrupted([_trial(size, clocks, whole) for size in ways if whole]) from None
     finally:
         for session in sessions.values():
             session.close()
-    return [_trial(size, clocks, list(prompts)) for size in ways]
+    return [_trial(size, clocks, whole) for size in ways]
 
 
 def described(size: int) -> str:

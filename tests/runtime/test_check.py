@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specruntime.bundle import LoadedBundle
 from specruntime.check import check_bundle, check_steps, first_difference
-from specruntime.check_report import CheckReport, render_check
+from specruntime.check_report import CheckReport, Comparison, Divergence, render_check
 from specruntime.engine import Window
 from specruntime.errors import InvalidArgument
 from specruntime.manifest import CheckPrompt, CheckSpec, DraftSpec, GraphSpec, NgramDraft, NoneDraft
@@ -155,6 +155,13 @@ def test_a_bundle_without_prompts_or_tokenizer_is_refused() -> None:
         checked(opened(prompts=()))
     with pytest.raises(InvalidArgument, match="prompt t is text, this bundle has no tokenizer"):
         checked(opened(prompts=(CheckPrompt(id="t", text="hello"),)))
+
+
+def test_an_answer_that_has_ended_is_called_its_end() -> None:
+    for pair, said in (((None, 5), "expected its end, found 5"), ((5, None), "expected 5, found its end")):
+        comparison = Comparison("a", "greedy", "plain", 9, None, Divergence(7, *pair, logit_gap=None))
+        text = render_check(CheckReport("x", (comparison,)))
+        assert f"at token 7: {said}, logit gap none" in text
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 import asyncio
 import gc
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletionMessage
 
 from specruntime import (
     LLM,
@@ -133,6 +136,22 @@ def test_conversations_are_rendered_by_the_template(llm: LLM) -> None:
     assert llm.chat(messages, PARAMS)[0].outputs == expected
     streamed = [token for delta in llm.stream_chat(messages, PARAMS) for token in delta.tokens]
     assert streamed == expected[0].token_ids
+
+
+def test_messages_of_the_openai_client_are_read_as_they_are_dumped(tiny_bundle: Path, tmp_path: Path) -> None:
+    """With a template that, as many do, takes a field that is there for one that was given."""
+    bundle = tmp_path / "copy.bundle"
+    shutil.copytree(tiny_bundle, bundle)
+    spec = json.loads((bundle / "manifest.json").read_text())["tokenizer"]
+    (bundle / spec["chat_template"]).write_text(
+        "{% for m in messages %}{% if m.tool_calls is defined %}{{ m.tool_calls | length }}{% endif %}"
+        "{{ m.role }}: {{ m.content }}{% endfor %}"
+    )
+    said = ChatCompletionMessage(role="assistant", content="abc").model_dump()
+    assert said["tool_calls"] is None
+    with LLM(bundle, verify=False) as llm:
+        short = [{"role": "assistant", "content": "abc"}]
+        assert llm.chat([said], PARAMS)[0].prompt_token_ids == llm.chat(short, PARAMS)[0].prompt_token_ids
 
 
 def test_a_bundle_without_tokenizer_takes_ids(tiny_bundle: Path) -> None:

@@ -239,6 +239,12 @@ def test_acceptance_is_told_by_position_over_all_rounds(report: Callable[..., Be
     assert summary["fastest"] == {"p": "speculative", "q": "plain"}
     text = render_report(replace(made, runs=tuple(runs)))
     assert "speculative: draft ngram, fixed length" in text and ".40 .20" in text
+    assert "None" not in text
+    rows = [line.split() for line in text.splitlines() if line.startswith(("category", "all "))]
+    by_total, by_mean = rows[0], rows[2]
+    assert by_total[1:4] == ["total", "vs", "plain"] and by_mean[1:4] == ["mean", "vs", "plain"]
+    assert rows[1][1] == f"{3.6 / 2.0:.2f}x" and rows[3][1] == f"{1.8**0.5:.2f}x"
+    assert "total: all tokens of these prompts over all their time; mean: the geometric mean" in text
 
 
 def test_any_greedy_mode_must_agree_but_sampled_pytorch_draws_its_own_noise(
