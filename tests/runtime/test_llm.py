@@ -142,11 +142,13 @@ def test_messages_of_the_openai_client_are_read_as_they_are_dumped(tiny_bundle: 
     """With a template that, as many do, takes a field that is there for one that was given."""
     bundle = tmp_path / "copy.bundle"
     shutil.copytree(tiny_bundle, bundle)
-    spec = json.loads((bundle / "manifest.json").read_text())["tokenizer"]
-    (bundle / spec["chat_template"]).write_text(
+    name = json.loads((bundle / "manifest.json").read_text())["tokenizer"]["chat_template"]
+    size = (bundle / name).stat().st_size  # which is checked without hashes too
+    template = (
         "{% for m in messages %}{% if m.tool_calls is defined %}{{ m.tool_calls | length }}{% endif %}"
         "{{ m.role }}: {{ m.content }}{% endfor %}"
     )
+    (bundle / name).write_text(template.ljust(size))
     said = ChatCompletionMessage(role="assistant", content="abc").model_dump()
     assert said["tool_calls"] is None
     with LLM(bundle, verify=False) as llm:
