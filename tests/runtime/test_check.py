@@ -158,8 +158,9 @@ def test_a_bundle_without_prompts_or_tokenizer_is_refused() -> None:
 
 
 def test_an_answer_that_has_ended_is_called_its_end() -> None:
-    for pair, said in (((None, 5), "expected its end, found 5"), ((5, None), "expected 5, found its end")):
-        comparison = Comparison("a", "greedy", "plain", 9, None, Divergence(7, *pair, logit_gap=None))
+    cases = ((None, 5, "expected its end, found 5"), (5, None, "expected 5, found its end"))
+    for expected, found, said in cases:
+        comparison = Comparison("a", "greedy", "plain", 9, None, Divergence(7, expected, found, None))
         text = render_check(CheckReport("x", (comparison,)))
         assert f"at token 7: {said}, logit gap none" in text
 
