@@ -122,10 +122,12 @@ def new_training(
     shape: Shape,
     ids: Tensor,
     started: Started | None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Training:
     """A new draft of `shape` that says `ids`, or `started`, trained further.
 
-    That one says `ids` as well where `shape` asks for a vocabulary, and else what it said before.
+    `started` says `ids` as well where `shape` asks for a vocabulary, and else what it said before. `say` gets what of
+    the target a new draft cannot begin as.
     """
     keeps_ids = started is not None and shape.vocabulary is None
     depth = shape.depth or DEFAULT_DEPTH
@@ -139,7 +141,7 @@ def new_training(
         eagle = (
             started
             if isinstance(started, Eagle3Draft)
-            else new_eagle3(model, target, tapped_layers(kind, target.layers), ids)
+            else new_eagle3(model, target, tapped_layers(kind, target.layers), ids, say)
         )
         if not keeps_ids:
             change_vocabulary(eagle, target, ids)

@@ -93,7 +93,7 @@ def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
         padded_vocab_size=target.padded_vocab_size,
     )
     torch.manual_seed(order.plan.seed)
-    training = new_training(order.kind, checkpoint.model, target, order.shape, ids, started)
+    training = new_training(order.kind, checkpoint.model, target, order.shape, ids, started, reports.stage)
     place = order.work / order.kind
     if order.restart:
         shutil.rmtree(place, ignore_errors=True)
