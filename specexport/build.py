@@ -30,6 +30,8 @@ from specexport.recipe_checkpoints import Announce, RecipeCheckpoints, feature_d
 from specexport.recipe_fitting import fit_capacity, fit_check
 from specexport.recipe_graphs import GraphRequest, candidates_of, graph_requests, with_named_outputs
 from specexport.recipe_naming import naming_source
+from specexport.sources.cache_contents import cache_limit, describe_entries, prune_cache
+from specexport.sources.held_entries import entries_held
 from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.machine import check_machine, require_modelopt
 from specexport.tensorrt.options import TensorRTBackend
@@ -44,6 +46,7 @@ RECIPE_NAME = "recipe.yaml"
 def _silent(stage: str) -> None: ...
 
 
+@entries_held()
 def build(
     recipe: Recipe,
     output: Path | None = None,
@@ -56,12 +59,14 @@ def build(
     """Writes the bundle of `recipe` to `output` and returns its path; unchanged stages are taken from the cache.
 
     `announce` hears the name of each stage as it begins, `steps` how far an engine compiler is (phase, done, in all).
-    `digests`: `checkpoint_digests` of the recipe where the caller has them.
+    `digests`: `checkpoint_digests` of the recipe where the caller has them. What the build takes from the cache stays
+    there until it ends; then the cache is brought within its limit.
     Raises a `BuildError` that names cause and cure; the old bundle, if any, is untouched then. Where the machine cannot
     build what the recipe asks, `BackendMissing` or `BackendIncompatible` comes before any work.
     """
     output = output or default_output(recipe)
     check_output(output)
+    limit = cache_limit()
     if isinstance(recipe.backend, TensorRTBackend):
         check_machine(recipe.backend, recipe.stored_formats)
     if recipe.engine_weights is not None:
@@ -102,6 +107,8 @@ def build(
         write_build_record(root, {"key": key, **build_record(recipe, graphs, times)})
         write_manifest(root, bundle_manifest(recipe, graphs, times, root))
         load_manifest(root, verify=False)
+    if removed := prune_cache(max_bytes=limit).removed:
+        announce(f"removed from the cache, not used for longest: {describe_entries(removed)}")
     return output
 
 

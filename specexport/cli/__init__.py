@@ -10,6 +10,7 @@ with interruptible_imports():  # they take about a second
 
     from specexport.cli.bench import bench_command
     from specexport.cli.build import build_command
+    from specexport.cli.cache import cache_command
     from specexport.cli.check import check_command
     from specexport.cli.deploy import deploy_command
     from specexport.cli.inspect import inspect_command
@@ -49,5 +50,6 @@ for command in (
     schema_command,
     train_command,
     write_prompts_command,
+    cache_command,
 ):
     main.add_command(command)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specexport.errors import SourceError
+from specexport.sources.held_entries import hold
 from specexport.sources.scratch import new_scratch, remove_dead_scratches, remove_tree
 
 CACHE_VARIABLE = "SPECEXPORT_CACHE"
@@ -47,11 +48,12 @@ def cached_entry(
 ) -> Path:
     """`place`, made by `fill(temporary directory)` unless it is there and `intact`; always with `force`.
 
-    Two builds at once both succeed; one copy stays. Raises `SourceError` when the cache cannot be written.
+    Two builds at once both succeed; one copy stays, and is not removed within `entries_held`. Raises `SourceError` when
+    the cache cannot be written.
     """
     try:
         remove_dead_scratches(place.parent)
-        if not force and intact(place):
+        if not force and hold(place / SEAL_NAME) and intact(place):
             return place
         place.parent.mkdir(parents=True, exist_ok=True)
         scratch = new_scratch(place.parent)
@@ -60,11 +62,13 @@ def cached_entry(
     try:
         fill(scratch)
         (scratch / SEAL_NAME).write_text(_seal_text(scratch))
+        hold(scratch / SEAL_NAME)  # it is in use before it is in its place
         _move_into(scratch, place, replace=lambda: force or not intact(place))
     except OSError as error:
         raise SourceError(_describe_failure(place.parent, error)) from None
     finally:
         remove_tree(scratch)
+    hold(place / SEAL_NAME)  # another build may have been first
     return place
 
 
