@@ -14,17 +14,18 @@ from specexport.build_record import BuiltGraph, build_record, bundle_manifest
 from specexport.bundle_place import check_output
 from specexport.bundle_writer import staged_bundle, write_build_record, write_manifest
 from specexport.canonical_draft import canonical_draft_key, export_canonical_draft, read_tapped
-from specexport.canonical_graph import CanonicalGraph, canonical_key, export_canonical
+from specexport.canonical_graph import CanonicalGraph, canonical_key, export_canonical, is_exported
 from specexport.check_prompts import require_usable_prompts
 from specexport.compiled_graph import CompiledGraph, check_parity, compile_graph
 from specexport.currency import build_key, default_output, is_current
 from specexport.fidelity import FidelityReport
 from specexport.fidelity_stage import check_fidelity, require_fidelity
+from specexport.outline import outline_recipe
 from specexport.packed_weights import pack_weights, require_processor
 from specexport.parity import ParityReport, require_parity
 from specexport.parity_draft import DraftParityReport, check_draft_parity, require_draft_parity
 from specexport.profile_times import measure_profile_times
-from specexport.recipe import EagleDraft, EngineWeights, MedusaDraft, Recipe
+from specexport.recipe import EagleDraft, EngineWeights, MedusaDraft, ModelDraft, Recipe
 from specexport.recipe_backends import packs_weights
 from specexport.recipe_checkpoints import Announce, RecipeCheckpoints, feature_draft_name
 from specexport.recipe_fitting import fit_capacity, fit_check
@@ -78,7 +79,8 @@ def build(
     if not force and is_current(output, key):
         announce("nothing changed")
         return output
-    recipe = fit_capacity(recipe)
+    recipe = _fit(recipe, checkpoints, force)
+    checkpoints = RecipeCheckpoints(recipe, announce, checkpoints.digests)
     canonical = _export(recipe, checkpoints, force)
     for note in dict.fromkeys(note for graph in canonical.values() for note in graph.notes):
         announce(note)
@@ -234,15 +236,36 @@ def _export(recipe: Recipe, checkpoints: RecipeCheckpoints, force: bool) -> dict
     return graphs
 
 
-def _export_model(recipe: Recipe, checkpoints: RecipeCheckpoints, name: str, force: bool) -> CanonicalGraph:
-    tokens = recipe.parity.tokens
-    capacity = recipe.draft_capacity if name == "draft" else recipe.capacity
-    key = canonical_key(
-        checkpoints.digests[name], precision=recipe.precision, capacity=capacity, reference_tokens=tokens
+def _fit(recipe: Recipe, checkpoints: RecipeCheckpoints, force: bool) -> Recipe:
+    """`recipe` with what it leaves to its checkpoints.
+
+    Where one of them has to be loaded, what config and tokenizer say against it is said before that, and before the
+    target is traced for a draft that cannot draft for it.
+    """
+    fitted = fit_capacity(recipe)
+    names = ("target", "draft") if isinstance(recipe.draft, ModelDraft) else ("target",)
+    if not force and all(is_exported(_canonical_key(fitted, checkpoints, name)) for name in names):
+        return fitted
+    return outline_recipe(recipe)[0] if isinstance(recipe.target.source, str) else fitted
+
+
+def _canonical_key(recipe: Recipe, checkpoints: RecipeCheckpoints, name: str) -> str:
+    return canonical_key(
+        checkpoints.digests[name],
+        precision=recipe.precision,
+        capacity=recipe.draft_capacity if name == "draft" else recipe.capacity,
+        reference_tokens=recipe.parity.tokens,
     )
+
+
+def _export_model(recipe: Recipe, checkpoints: RecipeCheckpoints, name: str, force: bool) -> CanonicalGraph:
     with naming_source(name):
         return export_canonical(
-            key, checkpoints.loader(name), capacity=capacity, reference_tokens=tokens, force=force
+            _canonical_key(recipe, checkpoints, name),
+            checkpoints.loader(name),
+            capacity=recipe.draft_capacity if name == "draft" else recipe.capacity,
+            reference_tokens=recipe.parity.tokens,
+            force=force,
         )
 
 

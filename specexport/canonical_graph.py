@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from shutil import copytree
 
-from specexport.checkpoint import Checkpoint, check_context
+from specexport.checkpoint import Checkpoint
 from specexport.code_digest import code_digest
 from specexport.export import check_supported, freeze_rope, trace_graph
 from specexport.graph_files import GraphFacts, save_graph
@@ -58,6 +58,11 @@ def canonical_key(digest: str, *, precision: str, capacity: int, reference_token
     return text_sha256(json.dumps(parts, sort_keys=True))
 
 
+def is_exported(key: str) -> bool:
+    """Whether the cache has an entry of `key`; whether it is intact is found when it is used."""
+    return (cache_directory() / "canonical" / key).is_dir()
+
+
 def export_canonical(
     key: str, load: Callable[[], Checkpoint], *, capacity: int, reference_tokens: int, force: bool = False
 ) -> CanonicalGraph:
@@ -76,7 +81,6 @@ def export_canonical(
 
 
 def _write_entry(checkpoint: Checkpoint, directory: Path, capacity: int, reference_tokens: int) -> None:
-    check_context(checkpoint, capacity)
     with quiet():
         layout = check_supported(checkpoint.model)
         rope = freeze_rope(checkpoint.model, capacity)

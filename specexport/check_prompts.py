@@ -1,7 +1,10 @@
 """Whether a bundle's check prompts could ever be decoded, told while it is built rather than when it is checked."""
 
-from specexport.canonical_graph import TOKENIZER_DIRECTORY, CanonicalGraph
+from pathlib import Path
+from typing import Protocol
+
 from specexport.errors import CheckpointUnsupported
+from specexport.graph_files import GraphFacts
 from specexport.recipe import Check, Prompt
 from specexport.recipe_weights import RunningText
 from specexport.tokenizer.files import describe_tokenizer
@@ -9,7 +12,20 @@ from specruntime.errors import SpecError
 from specruntime.text import TextCodec
 
 
-def require_usable_prompts(check: Check, target: CanonicalGraph) -> None:
+class Answering(Protocol):
+    """A model that prompts are for: a canonical graph, or a checkpoint before its weights are read."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> Path | None: ...
+
+    @property
+    def facts(self) -> GraphFacts: ...
+
+
+def require_usable_prompts(check: Check, target: Answering) -> None:
     """Raises `CheckpointUnsupported` naming the first prompt that the target of the bundle could not answer."""
     codec = open_codec(target)
     if codec is None and any(isinstance(prompt, str) for prompt in check.prompts):
@@ -21,14 +37,14 @@ def require_usable_prompts(check: Check, target: CanonicalGraph) -> None:
         _require_fitting(place, _encode(place, prompt, codec, check, target), check, target)
 
 
-def open_codec(target: CanonicalGraph) -> TextCodec | None:
-    """The tokenizer kept beside a canonical graph; None where it has none."""
-    if target.tokenizer is None:
+def open_codec(target: Answering) -> TextCodec | None:
+    """The target's tokenizer; None where it has none."""
+    if (place := target.tokenizer) is None:
         return None
-    return TextCodec.open(target.directory, describe_tokenizer(target.directory, TOKENIZER_DIRECTORY))
+    return TextCodec.open(place.parent, describe_tokenizer(place.parent, place.name))
 
 
-def encode_text(key: str, text: RunningText, target: CanonicalGraph) -> list[int]:
+def encode_text(key: str, text: RunningText, target: Answering) -> list[int]:
     """The tokens of a running text that the recipe gives under `key`.
 
     Raises `CheckpointUnsupported` for a checkpoint without tokenizer or a text of less than two tokens.
@@ -46,7 +62,7 @@ def encode_text(key: str, text: RunningText, target: CanonicalGraph) -> list[int
 
 
 def _encode(
-    place: str, prompt: Prompt, codec: TextCodec | None, check: Check, target: CanonicalGraph
+    place: str, prompt: Prompt, codec: TextCodec | None, check: Check, target: Answering
 ) -> list[int]:
     if not isinstance(prompt, str):
         return list(prompt)
@@ -63,7 +79,7 @@ def _encode(
         raise CheckpointUnsupported(f"{place}: {error}; change it, or set check.chat: false") from None
 
 
-def _require_fitting(place: str, ids: list[int], check: Check, target: CanonicalGraph) -> None:
+def _require_fitting(place: str, ids: list[int], check: Check, target: Answering) -> None:
     size, capacity = target.facts.vocab_size, target.facts.capacity
     if not ids:
         raise CheckpointUnsupported(

@@ -107,7 +107,7 @@ def known_config(spec: ModelSource) -> PretrainedConfig | None:
     if is_pruned(located.directory):
         return None
     with quiet(), gguf_read_once():
-        return _read_config(spec.source, located, spec.trust_remote_code)
+        return read_config(spec.source, located, spec.trust_remote_code)
 
 
 def known_positions(spec: ModelSource) -> int | None:
@@ -116,7 +116,7 @@ def known_positions(spec: ModelSource) -> int | None:
     Raises as `load_checkpoint`.
     """
     config = known_config(spec)
-    return None if config is None else _positions(config)
+    return None if config is None else positions_of(config)
 
 
 def known_tokenizer(spec: ModelSource) -> Path | None:
@@ -126,24 +126,15 @@ def known_tokenizer(spec: ModelSource) -> Path | None:
     if isinstance(spec.source, RandomSource):
         from specexport.sources.random_model import random_config
 
-        return _byte_tokenizer(random_config(spec.source.random)).directory
+        return byte_tokenizer(random_config(spec.source.random)).directory
     with quiet(), gguf_read_once():
         located = locate(parse_address(spec.source), spec.sha256)
-        return _stored_tokenizer(spec.source, located, spec).directory
+        return stored_tokenizer(spec.source, located, spec).directory
 
 
-def _positions(config: PretrainedConfig) -> int | None:
+def positions_of(config: PretrainedConfig) -> int | None:
     limit = getattr(config, "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else None
-
-
-def check_context(checkpoint: Checkpoint, capacity: int) -> None:
-    """Raises `CheckpointUnsupported` when the model's positions end before the recipe's capacity."""
-    limit = _positions(checkpoint.config)
-    if limit is not None and limit < capacity:
-        raise CheckpointUnsupported(
-            f"capacity: found {capacity}, expected at most {limit}, the positions that {checkpoint.name} knows"
-        )
 
 
 def _load_files(
@@ -152,10 +143,10 @@ def _load_files(
     located = locate(parse_address(source), spec.sha256)
     if is_pruned(located.directory):
         return _load_pruned(source, located, spec, target)
-    config = _read_config(source, located, spec.trust_remote_code)
+    config = read_config(source, located, spec.trust_remote_code)
     require_language_model(source, config)
     check_config(config, trust_remote_code=spec.trust_remote_code)  # before minutes of reading weights
-    tokenizer = _stored_tokenizer(source, located, spec)
+    tokenizer = stored_tokenizer(source, located, spec)
     model = _read_weights(source, located, config, precision, spec.trust_remote_code)
     return _describe(source, model, tokenizer, files_digest(located, spec))
 
@@ -183,7 +174,7 @@ def _make_random(source: RandomSource, spec: ModelSource, precision: Precision) 
     model = random_model(config, source.random.seed)
     torch.nn.Module.to(model, DTYPES[precision])
     digest = source_digest(spec)
-    return _describe(name, model, _byte_tokenizer(config), digest)
+    return _describe(name, model, byte_tokenizer(config), digest)
 
 
 def _add_noise(source: NoiseSource, spec: ModelSource, target: Checkpoint | None) -> Checkpoint:
@@ -195,7 +186,7 @@ def _add_noise(source: NoiseSource, spec: ModelSource, target: Checkpoint | None
     return _describe(name, model, TokenizerFiles(target.tokenizer), source_digest(spec, target.source_digest))
 
 
-def _read_config(source: str, located: Located, trust_remote_code: bool) -> PretrainedConfig:
+def read_config(source: str, located: Located, trust_remote_code: bool) -> PretrainedConfig:
     if located.gguf_file is not None:
         return gguf_config(source, located.directory / located.gguf_file)
     try:
@@ -242,14 +233,14 @@ def _read_weights(
     return loaded
 
 
-def _stored_tokenizer(source: str, located: Located, spec: ModelSource) -> TokenizerFiles:
+def stored_tokenizer(source: str, located: Located, spec: ModelSource) -> TokenizerFiles:
     return tokenizer_files(
         files_digest(located, spec),
         lambda scratch: _write_tokenizer(source, located, spec.trust_remote_code, scratch),
     )
 
 
-def _byte_tokenizer(config: PretrainedConfig) -> TokenizerFiles:
+def byte_tokenizer(config: PretrainedConfig) -> TokenizerFiles:
     """Of a random model whose vocabulary has room for it."""
     from specexport.sources.byte_tokenizer import TOKENIZER_SIZE, write_byte_tokenizer
 

@@ -15,6 +15,7 @@ from specexport.draft_models import (
     load_medusa,
 )
 from specexport.draft_models.random_drafts import random_eagle, random_medusa
+from specexport.outline import require_positions
 from specexport.recipe import EagleDraft as EagleRecipe
 from specexport.recipe import MedusaDraft as MedusaRecipe
 from specexport.recipe import ModelDraft, Recipe
@@ -62,7 +63,9 @@ class RecipeCheckpoints:
             target = self._load("target") if name == "draft" else None
             self.announce(f"loading the {name} into PyTorch")
             spec = recipe.draft if name == "draft" and isinstance(recipe.draft, ModelDraft) else recipe.target
-            self._loaded[name] = load_checkpoint(spec, recipe.precision, target=target)
+            loaded = load_checkpoint(spec, recipe.precision, target=target)
+            require_positions(recipe, name, loaded.name, loaded.config)
+            self._loaded[name] = loaded
         return self._loaded[name]
 
 

@@ -3,10 +3,11 @@
 `Recipe.left_to_checkpoint` names the keys. What comes back states them.
 """
 
+from collections.abc import Mapping
+
 from pydantic import ValidationError
 
-from specexport.canonical_graph import CanonicalGraph
-from specexport.check_prompts import open_codec
+from specexport.check_prompts import Answering, open_codec
 from specexport.checkpoint import known_positions
 from specexport.errors import CheckpointUnsupported
 from specexport.recipe import CHECK_TEXT, ModelSource, Prompt, Recipe
@@ -14,15 +15,15 @@ from specexport.recipe_errors import explain
 from specexport.recipe_naming import naming_source
 
 
-def fit_capacity(recipe: Recipe) -> Recipe:
-    """`recipe` with a capacity that target and draft model have positions for. Raises as `load_checkpoint`."""
+def fit_capacity(recipe: Recipe, positions: Mapping[str, int | None] | None = None) -> Recipe:
+    """`recipe` with a capacity that target and draft model have positions for.
+
+    `positions` by side ("target", "draft") where they are known; else the configs are read. Raises as
+    `load_checkpoint`.
+    """
     if "capacity" not in recipe.left_to_checkpoint:
         return recipe
-    known = {}
-    for side, spec in (("target", recipe.target), ("draft", recipe.draft)):
-        if isinstance(spec, ModelSource):
-            with naming_source(side):
-                known[side] = known_positions(spec)
+    known = dict(positions) if positions is not None else _read_positions(recipe)
     side, positions = min(
         ((side, positions) for side, positions in known.items() if positions is not None),
         key=lambda pair: pair[1],
@@ -38,7 +39,16 @@ def fit_capacity(recipe: Recipe) -> Recipe:
         ) from None
 
 
-def fit_check(recipe: Recipe, target: CanonicalGraph) -> Recipe:
+def _read_positions(recipe: Recipe) -> dict[str, int | None]:
+    known = {}
+    for side, spec in (("target", recipe.target), ("draft", recipe.draft)):
+        if isinstance(spec, ModelSource):
+            with naming_source(side):
+                known[side] = known_positions(spec)
+    return known
+
+
+def fit_check(recipe: Recipe, target: Answering) -> Recipe:
     """`recipe` with check prompts that `target` can answer within its capacity."""
     if "check.prompts" not in recipe.left_to_checkpoint:
         return recipe
@@ -47,7 +57,7 @@ def fit_check(recipe: Recipe, target: CanonicalGraph) -> Recipe:
     return recipe.model_copy(update={"check": check})
 
 
-def _prompt(target: CanonicalGraph, answer: int, chat: bool) -> Prompt:
+def _prompt(target: Answering, answer: int, chat: bool) -> Prompt:
     """The usual sentence, or the tokens of its beginning where it is too long; ids where there is no tokenizer."""
     most, codec = target.facts.capacity - answer, open_codec(target)
     if codec is None:

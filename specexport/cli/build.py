@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from specexport.cli.progress import counted_progress
+from specexport.cli.progress import counted_progress, progress
 from specexport.collection import without_collection
 from specruntime import clock
 
@@ -16,8 +16,13 @@ from specruntime import clock
     "-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Default: ./<recipe name>.bundle"
 )
 @click.option("--force", is_flag=True, help="Build again even where nothing changed.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: bundle, seconds.")
-def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool) -> None:
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only say whether it builds, and what it would take: capacity, sizes, memory, time. Reads no weights.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: bundle, seconds; or the dry run's.")
+def build_command(recipe: Path, output: Path | None, force: bool, dry_run: bool, as_json: bool) -> None:
     """Builds the bundle of RECIPE and prints where it is; stages whose inputs did not change are skipped."""
     from specexport.recipe import load_recipe
 
@@ -36,6 +41,14 @@ def build_command(recipe: Path, output: Path | None, force: bool, as_json: bool)
         require_modelopt(loaded.engine_weights)
     bundle = output or default_output(loaded)
     check_output(bundle)
+    if dry_run:
+        with naming_file(recipe), progress() as advance:
+            advance("loading PyTorch")
+            from specexport.dry_run import estimate, render_estimate
+
+            found = estimate(loaded, bundle)
+        click.echo(json.dumps(found) if as_json else render_estimate(found))
+        return
     with naming_file(recipe), without_collection(), counted_progress() as (announce, count):
         announce("fetching the checkpoint")
         digests = checkpoint_digests(loaded)

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
 )
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
+from transformers.pytorch_utils import Conv1D
 
 from specexport.errors import CheckpointUnsupported, reason_of
 from specexport.export.support import CacheLayout, check_supported, freeze_rope
@@ -29,15 +30,15 @@ _VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 class Skeleton:
     """What a config says of its model. `layout` is None where finding it takes values, for the reason in `untried`.
 
-    `weight_elements` counts each tensor once, however many places use it; `embedding_elements` those of the table that
-    turns tokens into rows, `head_elements` those of the LM head, the same tensor where the two are `tied`.
+    `weight_elements` counts each tensor once, however many places use it; `linear_elements` are those of the linear
+    layers but the LM head, which has `head_elements`, the embedding table's own where the two are `tied`.
     """
 
     model_type: str
     layout: CacheLayout | None
     rope: str | None
     weight_elements: int
-    embedding_elements: int
+    linear_elements: int
     head_elements: int
     head_rows: int
     tied: bool
@@ -95,12 +96,13 @@ def _described(
     head = model.get_output_embeddings()
     table: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     rows: torch.Tensor = head.weight if head is not None else table
+    linear = (m for m in model.modules() if isinstance(m, (torch.nn.Linear, Conv1D)) and m is not head)
     return Skeleton(
         model.config.model_type,
         layout,
         rope,
         sum(parameter.numel() for parameter in model.parameters()),
-        int(table.numel()),
+        sum(layer.weight.numel() for layer in linear),
         int(rows.numel()),
         int(rows.shape[0]),
         rows is table,

@@ -15,7 +15,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 @dataclass(frozen=True)
 class HubFiles:
-    """What is fetched of a repository (`patterns`), and one of which weight files makes it whole."""
+    """What is fetched of a repository (`patterns`), and one of which weight files makes it whole, if any."""
 
     patterns: tuple[str, ...]
     weights: tuple[str, ...]
@@ -25,6 +25,8 @@ class HubFiles:
 MODEL_FILES = HubFiles(
     ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"), ("model.safetensors",), tokenizer=True
 )
+OUTLINE_FILES = HubFiles(("*.json", "*.model", "*.txt", "*.jinja", "*.py"), (), tokenizer=True)
+"""What says what a model is: all but its weights."""
 DRAFT_FILES = HubFiles(
     ("*.json", "*.safetensors", "*.bin", "*.pt"),
     ("model.safetensors", "pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt"),
@@ -62,6 +64,8 @@ def _cached(address: HubRepository, files: HubFiles) -> Path | None:
 
 def _missing_files(directory: Path, files: HubFiles) -> list[str]:
     """What a whole checkpoint would have; a download that was killed leaves some files out."""
+    if not files.weights:
+        return [name for name in ("config.json",) if not (directory / name).is_file()]
     index = directory / _INDEX
     weights = [next((name for name in files.weights if (directory / name).is_file()), files.weights[0])]
     if index.is_file():

@@ -1,5 +1,6 @@
 """Checkpoints that are already on this machine."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from specexport.errors import SourceError
@@ -13,8 +14,11 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 _IRRELEVANT = {".md", ".gitattributes", ".gitignore"}
 
 
-def locate_directory(address: LocalDirectory) -> Located:
-    """A Hugging Face directory: config.json and weights. Raises `SourceError` naming what is not there."""
+def locate_directory(address: LocalDirectory, *, weights: bool = True) -> Located:
+    """A Hugging Face directory: config.json and weights. Raises `SourceError` naming what is not there.
+
+    Without `weights` the digest leaves them out, which takes no reading of gigabytes.
+    """
     directory = address.path
     if not directory.is_dir():
         what = "a file, expected a directory or a .gguf file" if directory.is_file() else "no such directory"
@@ -23,7 +27,7 @@ def locate_directory(address: LocalDirectory) -> Located:
         raise SourceError(f"{directory}: no config.json in it, expected a Hugging Face checkpoint directory")
     if not any(next(directory.glob(pattern), None) for pattern in _WEIGHTS):
         raise SourceError(f"{directory}: no weights in it, expected *.safetensors beside config.json")
-    return Located(directory, None, _directory_digest(directory))
+    return Located(directory, None, _directory_digest(directory, () if weights else _WEIGHTS))
 
 
 def locate_gguf(address: LocalGguf, sha256: str | None) -> Located:
@@ -55,8 +59,9 @@ def check_gguf_magic(path: Path, shown: str) -> None:
             )
 
 
-def _directory_digest(directory: Path) -> str:
-    files = sorted(p for p in directory.iterdir() if p.is_file() and p.suffix not in _IRRELEVANT)
+def _directory_digest(directory: Path, left_out: Sequence[str] = ()) -> str:
+    irrelevant = {*_IRRELEVANT, *(pattern.removeprefix("*") for pattern in left_out)}
+    files = sorted(p for p in directory.iterdir() if p.is_file() and p.suffix not in irrelevant)
     return text_sha256("\n".join(f"{path.name} {file_sha256(path)}" for path in files))
 
 

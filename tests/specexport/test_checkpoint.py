@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specexport.checkpoint import Checkpoint, check_context, load_checkpoint
+from specexport.checkpoint import Checkpoint, load_checkpoint
 from specexport.digests import source_digest
 from specexport.errors import CheckpointUnsupported, SourceError, TokenizerMismatch
 from specexport.recipe import ModelDraft, Precision, Target
@@ -224,12 +224,6 @@ def test_a_draft_with_another_token_is_refused_naming_both(tiny: Checkpoint, sav
 def test_a_draft_without_a_tokenizer_is_refused_where_the_target_has_one(tiny: Checkpoint) -> None:
     with pytest.raises(TokenizerMismatch, match=r"^draft .* has no tokenizer and target .* has one"):
         load_checkpoint(random_target(vocab_size=64), "fp32", target=tiny)
-
-
-def test_capacity_beyond_the_models_positions_is_refused(tiny: Checkpoint) -> None:
-    check_context(tiny, 128)
-    with pytest.raises(CheckpointUnsupported, match="capacity: found 129, expected at most 128"):
-        check_context(tiny, 129)
 
 
 _PHI3_LONGROPE = {
