@@ -15,15 +15,15 @@ from specexport.recipe_errors import explain
 from specexport.recipe_naming import naming_source
 
 
-def fit_capacity(recipe: Recipe, positions: Mapping[str, int | None] | None = None) -> Recipe:
+def fit_capacity(recipe: Recipe, stated_positions: Mapping[str, int | None] | None = None) -> Recipe:
     """`recipe` with a capacity that target and draft model have positions for.
 
-    `positions` by side ("target", "draft") where they are known; else the configs are read. Raises as
+    `stated_positions` by side ("target", "draft") where they are known; else the configs are read. Raises as
     `load_checkpoint`.
     """
     if "capacity" not in recipe.left_to_checkpoint:
         return recipe
-    known = dict(positions) if positions is not None else _read_positions(recipe)
+    known = dict(stated_positions) if stated_positions is not None else _read_positions(recipe)
     side, positions = min(
         ((side, positions) for side, positions in known.items() if positions is not None),
         key=lambda pair: pair[1],
