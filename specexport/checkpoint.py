@@ -13,7 +13,6 @@ from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -43,6 +42,7 @@ from specexport.sources.gguf_weights import gguf_weights
 from specexport.sources.located import Located
 from specexport.sources.pruned import is_pruned
 from specexport.tokenizer import TokenizerFiles, tokenizer_files
+from specexport.tokenizer.directory_tokenizer import write_directory_tokenizer
 from specexport.tokenizer.gguf_tokenizer import write_gguf_tokenizer
 from specexport.vocabulary import end_token_ids, real_vocab_size, require_shared_vocabulary
 
@@ -253,21 +253,7 @@ def _write_tokenizer(
 ) -> tuple[str, ...]:
     if located.gguf_file is not None:
         return write_gguf_tokenizer(source, located.directory / located.gguf_file, destination)
-    names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
-    if not any((located.directory / name).is_file() for name in names):
-        return ()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            located.directory, trust_remote_code=trust_remote_code, local_files_only=True
-        )
-    except Exception as error:  # tokenizer backends raise anything, down to bare Exception
-        raise CheckpointUnsupported(f"{source}: its tokenizer cannot be loaded: {reason_of(error)}") from None
-    if not getattr(tokenizer, "is_fast", False):
-        raise CheckpointUnsupported(
-            f"{source}: its tokenizer runs in Python only, expected one with a tokenizer.json"
-        )
-    tokenizer.save_pretrained(destination)
-    return ()
+    return write_directory_tokenizer(source, located.directory, trust_remote_code, destination)
 
 
 def _describe(name: str, model: PreTrainedModel, tokenizer: TokenizerFiles, digest: str) -> Checkpoint:

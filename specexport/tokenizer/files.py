@@ -11,7 +11,7 @@ from specexport.vocabulary import TOKENIZER_FILE
 from specruntime.manifest import TokenizerSpec
 
 TEMPLATE_FILE = "chat_template.jinja"
-_CONFIG_FILE = "tokenizer_config.json"
+CONFIG_FILE = "tokenizer_config.json"
 
 
 def save_tokenizer(
@@ -31,7 +31,7 @@ def save_tokenizer(
         "clean_up_tokenization_spaces": False,
         **{name: token for name, token in named_tokens.items() if token is not None},
     }
-    (directory / _CONFIG_FILE).write_text(
+    (directory / CONFIG_FILE).write_text(
         json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     if chat_template is not None:
@@ -41,7 +41,7 @@ def save_tokenizer(
 def describe_tokenizer(root: Path, directory: str) -> TokenizerSpec:
     """The tokenizer in `root/directory`, with paths relative to `root`."""
     place = root / directory
-    config: dict[str, Any] = json.loads((place / _CONFIG_FILE).read_text(encoding="utf-8"))
+    config: dict[str, Any] = json.loads((place / CONFIG_FILE).read_text(encoding="utf-8"))
     template = f"{directory}/{TEMPLATE_FILE}" if (place / TEMPLATE_FILE).is_file() else None
     return TokenizerSpec(
         file=f"{directory}/{TOKENIZER_FILE}",

@@ -50,7 +50,7 @@ _ALWAYS_CONTROL = (
     "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <｜end▁of▁sentence｜> <|fim_prefix|> <fim-prefix> "
     "<fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> "
     "▁<SUF> <|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|fim_pad|> <fim-pad> <fim_pad> "
-    "<PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>"
+    "<PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|> </s> <eos> [e~["
 )
 
 

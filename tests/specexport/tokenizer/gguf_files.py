@@ -6,8 +6,9 @@ from typing import Any
 
 import gguf
 import numpy as np
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog. once upon a time there was a house, don't you know? 12345 67890 2024",
@@ -27,6 +28,26 @@ TEXTS = [
     "\t\r\n \r\n mixed\u00a0space\u3000wide",
     "１２ ² ½ Ⅷ",
 ]
+
+
+def tiny_llama(rows: int) -> LlamaForCausalLM:
+    """Two layers of random weights, wide enough apart that a token more or less shows in the answer."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=rows,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        eos_token_id=None,
+        initializer_range=0.3,
+    )
+    model = LlamaForCausalLM(config)
+    model.eval()
+    return model
 
 
 def byte_level_model(size: int = 400) -> models.Model:
