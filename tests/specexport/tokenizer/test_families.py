@@ -41,7 +41,15 @@ def test_a_bundle_answers_text_as_pytorch_fed_by_the_independent_tokenizer(
     (tmp_path / "made").mkdir()
     source = str(case.write(tmp_path / "made"))
     recipe = Recipe.model_validate(
-        {"name": "tiny", "target": {"source": source}, "capacity": 128, "draft": {"kind": "ngram"}}
+        {
+            "name": "tiny",
+            "target": {"source": source},
+            "capacity": 64,
+            "prefill_chunk": 8,
+            "parity": {"tolerance": 1e-3, "tokens": 8},
+            "check": {"prompts": [[1, 2]], "max_new_tokens": 4},
+            "draft": {"kind": "none"},
+        }
     )
     bundle = build(recipe, tmp_path / "tiny.bundle")
     checkpoint = load_checkpoint(recipe.target, "fp32")
