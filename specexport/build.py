@@ -19,11 +19,12 @@ from specexport.check_prompts import require_usable_prompts
 from specexport.compiled_graph import CompiledGraph, check_parity, compile_graph
 from specexport.currency import build_key, default_output, is_current
 from specexport.fidelity import FidelityReport
-from specexport.fidelity_stage import check_fidelity, require_fidelity
+from specexport.fidelity_stage import check_fidelity, require_fidelity, weight_warnings
 from specexport.outline import outline_recipe
 from specexport.packed_weights import pack_weights, require_processor
 from specexport.parity import ParityReport, require_parity
 from specexport.parity_draft import DraftParityReport, check_draft_parity, require_draft_parity
+from specexport.passes.quantize_weights import QuantizeWeights
 from specexport.profile_times import measure_profile_times
 from specexport.recipe import EagleDraft, EngineWeights, MedusaDraft, ModelDraft, Recipe
 from specexport.recipe_backends import packs_weights
@@ -202,9 +203,16 @@ def _judge_weights(
         force=force,
     )
     parity = _check_parity(recipe, name, twin, force)
+    for report in lowered.passes:
+        if report.name == QuantizeWeights.name:
+            announce(f"{name}: {report.reasons[-1]}")
     if name != "target":
         return BuiltGraph(lowered, parity)
-    return BuiltGraph(lowered, parity, fidelity=_judge_fidelity(recipe, lowered, twin, force, announce))
+    fidelity = _judge_fidelity(recipe, lowered, twin, force, announce)
+    warnings = weight_warnings(lowered, fidelity)
+    for line in warnings:
+        announce(f"warning: {line}")
+    return BuiltGraph(lowered, parity, fidelity=fidelity, warnings=warnings)
 
 
 def _check_parity(

@@ -32,13 +32,15 @@ from specruntime.manifest import (
 @dataclass(frozen=True)
 class BuiltGraph:
     """A compiled graph past its parity check; `engine` is the compiler's report where one made an engine file,
-    `fidelity` what the weights' format costs where the recipe gives a text, `prepacked` its packed weights in the
+    `fidelity` what the weights' format costs where the recipe gives a text, `warnings` what people should know of it,
+    `prepacked` its packed weights in the
     bundle."""
 
     compiled: CompiledGraph
     parity: ParityReport | DraftParityReport
     engine: CompiledEngine | None = None
     fidelity: FidelityReport | None = None
+    warnings: tuple[str, ...] = ()
     prepacked: PrepackedWeights | None = None
 
     def placed(self, directory: str) -> GraphSpec:
@@ -71,6 +73,7 @@ def build_record(
                 "plan": graph.compiled.plan.describe(),
                 "parity": asdict(graph.parity) | {"tolerance": recipe.parity.tolerance},
                 "fidelity": asdict(graph.fidelity) if graph.fidelity is not None else None,
+                "warnings": list(graph.warnings),
                 "passes": [asdict(report) for report in graph.compiled.passes],
                 "engine": graph.engine.model_dump(mode="json") if graph.engine is not None else None,
                 **times[name].record(graph.compiled.spec),

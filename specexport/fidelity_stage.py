@@ -9,8 +9,10 @@ from specexport.errors import FidelityError
 from specexport.fidelity import FidelityReport, measure_fidelity
 from specexport.host_graph import on_host
 from specexport.measured import measured_once
+from specexport.passes.quantize_weights import ROUNDED, QuantizeWeights
 from specexport.recipe import Fidelity
 from specexport.sources.cache import entry_digest
+from specexport.weight_plan import LinearPlan
 
 
 def check_fidelity(
@@ -41,6 +43,44 @@ _CURES = {
     "nvfp4": "choose fp8",
 }
 _INTEGER_CURE = "choose weights.activations fine, int8 instead of int4"
+
+
+_LITTLE_AGREEMENT = 0.95
+"""Below it more than one token in twenty is another one. Weights on the checkpoint's own grid, and 8 bits with a scale
+for each block, stay above it; what fell below cost 4 % of perplexity and more (docs/weights.md)."""
+
+
+def weight_warnings(graph: CompiledGraph, report: FidelityReport | None) -> tuple[str, ...]:
+    """What a format costs where that is much or unknown, each with the next better format, one line each."""
+    plan = graph.plan.weights
+    if plan is None:
+        return ()
+    lines = [
+        reason for found in graph.passes if found.name == QuantizeWeights.name for reason in found.reasons
+    ]
+    rounded = any(ROUNDED in line for line in lines)
+    better = f"the next better format: {_next_better(plan.linear, rounded)}"
+    if report is not None and report.top1_agreement < _LITTLE_AGREEMENT:
+        return (
+            f"{plan.linear.format} weights choose another token than the checkpoint at "
+            f"{100 * (1 - report.top1_agreement):.1f} % of positions, with {report.perplexity_ratio:.2f} times its "
+            f"perplexity; {better}",
+        )
+    if report is None and rounded and plan.linear.format == "int4":
+        return (
+            "weights are rounded to 4 bits, and what that costs is not measured: give the recipe a fidelity text; "
+            f"{better}",
+        )
+    return ()
+
+
+def _next_better(plan: LinearPlan, rounded: bool) -> str:
+    """int4, int4 with finer rows, int8, int8 with finer rows, fp32; finer rows do not help weights that are rounded."""
+    if plan.format == "int4":
+        return "weights.format int8" if rounded or plan.activations == "fine" else "weights.activations fine"
+    if plan.activations == "rows":
+        return "weights.activations blocks"
+    return "weights.activations fine" if plan.activations == "blocks" else "leave weights out (fp32)"
 
 
 def require_fidelity(report: FidelityReport, limits: Fidelity, weights: str) -> None:

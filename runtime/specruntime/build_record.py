@@ -47,12 +47,21 @@ class EngineRecord(_Record):
     report: EngineReport | None = None
 
 
+class PassRecord(_Record):
+    """What one pass over the graph changed, and what it has to say of that."""
+
+    name: str
+    reasons: list[str] = []
+
+
 class GraphRecord(_Record):
     """One graph's build; all of it may be absent."""
 
     checkpoint: str | None = None
     parity: ParityRecord | None = None
     engine: EngineRecord | None = None
+    passes: list[PassRecord] = []
+    warnings: list[str] = []
     step_ms: dict[str, FiniteFloat] | None = None
     step_ms_reason: str | None = None
 

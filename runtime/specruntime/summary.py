@@ -80,6 +80,15 @@ def _describe(manifest: Manifest, graph: GraphSpec, built: GraphRecord) -> dict[
         "kv_mb": cache_bytes(graph) / _MB,
         "step_ms": built.step_ms or {},
         "step_ms_reason": built.step_ms_reason,
+        "stored_weights": next(
+            (
+                found.reasons[-1]
+                for found in built.passes
+                if found.name == "quantize-weights" and found.reasons
+            ),
+            None,
+        ),
+        "warnings": built.warnings,
         "engine_report": _describe_engine(built.engine.report if built.engine else None),
         "parity": built.parity.model_dump(exclude={"layer_difference"}) if built.parity else {},
     }
@@ -172,6 +181,7 @@ def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:
         f"         {graph['layers']} layers, vocabulary {graph['vocab_size']}{padding}, capacity {graph['capacity']}, "
         f"batch {'/'.join(map(str, graph['batch_sizes']))}, {engine['kind']}",
         f"         weights {shown_size(graph['weights_mb'])}, KV cache {shown_size(graph['kv_mb'])} per session",
+        *([f"         {graph['stored_weights']}"] if graph["stored_weights"] else []),
         *_render_packed(graph["prepacked"]),
         "         widths " + ", ".join(f"{p['name']} {p['width']}" for p in graph["profiles"]),
     ]
@@ -182,6 +192,7 @@ def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:
         lines.append(f"         steps not timed: {graph['step_ms_reason']}")
     if report := graph["engine_report"]:
         lines += _render_engine(report)
+    lines += [f"         warning: {line}" for line in graph["warnings"]]
     if parity := graph["parity"]:
         lines.append(
             f"         logits within {parity['logit_difference']:.1e} of PyTorch over {parity['tokens']} tokens "

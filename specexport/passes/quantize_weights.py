@@ -17,6 +17,8 @@ from specexport.passes.linear_layers import LOGITS, products_behind
 from specexport.passes.quantized_linear import StoredWeights, look_up, multiply, store_weights
 from specexport.weight_plan import LinearPlan, WeightPlan
 
+ROUNDED = "rounded to the nearest integer of a new grid"
+
 
 @dataclass(frozen=True)
 class _Layer:
@@ -55,6 +57,7 @@ class QuantizeWeights:
         layers = [found for node in graph if (found := _linear_layer(node)) is not None]
         heads = {layer.weights for layer in layers if layer.node in set(products_behind(graph, LOGITS))}
         tables = [node for node in graph if _is_table_lookup(node)]
+        looked_up = {node.inputs[0] for node in tables}
         changed = 0
         for layer in layers:
             plan = self._plan.lm_head if layer.weights in heads else self._plan.linear
@@ -63,7 +66,9 @@ class QuantizeWeights:
                 continue
             if layer.weights not in stored:
                 self._require_whole_blocks(layer, plan)
-                stored[layer.weights] = store_weights(build, layer.matrix(), plan, self._plan.block)
+                stored[layer.weights] = store_weights(
+                    build, layer.matrix(), plan, self._plan.block, minima=layer.weights not in looked_up
+                )
             rows = layer.node.inputs[0]
             assert rows is not None
             _replace(layer.node, multiply(build, rows, stored[layer.weights]))
@@ -96,7 +101,7 @@ class QuantizeWeights:
         known = stored.get(table)
         if known is None or known.blocks is None or known.blocks.bits != 8:
             matrix = table.const_value.numpy()
-            known = store_weights(build, matrix, LinearPlan("int8"), self._plan.block)
+            known = store_weights(build, matrix, LinearPlan("int8"), self._plan.block, minima=False)
             stored[table] = known
         _replace(node, look_up(build, ids, known))
         return True
@@ -144,5 +149,10 @@ def _describe(stored: dict[ir.Value, StoredWeights]) -> tuple[str, ...]:
     """How many matrices kept the checkpoint's numbers."""
     if not stored:
         return ("no linear layer over constant fp32 weights",)
+    rounded = sum(weights.rounded for weights in stored.values())
     kept = sum(weights.exact == 1.0 for weights in stored.values())
-    return (f"{kept} of {len(stored)} weight matrices keep every number of the checkpoint",)
+    moved = len(stored) - kept - rounded
+    line = f"{kept} of {len(stored)} weight matrices keep every number of the checkpoint"
+    if moved:
+        line += f", {moved} the distances in each block, moved together by some thousandths of a step"
+    return (f"{line}, {rounded} are {ROUNDED}" if rounded else line,)

@@ -41,11 +41,16 @@ class StoredWeights:
         """Share of the blocks that hold the checkpoint's own numbers."""
         return self.blocks.exact if self.blocks is not None else 0.0
 
+    @property
+    def rounded(self) -> bool:
+        """Whether weights went to the nearest integer of a grid that is not the checkpoint's own."""
+        return self.blocks is None or self.blocks.rounded
+
 
 def store_weights(
-    build: Builder, weights: NDArray[np.float32], plan: LinearPlan, block: int
+    build: Builder, weights: NDArray[np.float32], plan: LinearPlan, block: int, *, minima: bool = True
 ) -> StoredWeights:
-    """Adds the initializers of `weights` [N, K]."""
+    """Adds the initializers of `weights` [N, K]. `minima`: False for a table whose rows are looked up as well."""
     outputs, size = weights.shape
     if plan.activations == "rows":
         channels, scales = quantise_channels(weights)
@@ -54,14 +59,14 @@ def store_weights(
             "scales": build.constant(scales),
         }
         return StoredWeights(size, outputs, plan, block, None, tensors)
-    found = quantise_blocks(weights, _BITS[plan.format], block)
+    found = quantise_blocks(weights, _BITS[plan.format], block, minima=minima)
     values = found.values if found.bits == 8 else packed_nibbles(found.values)
     tensors = {"values": build.constant(values), "scales": build.constant(found.scales)}
     if found.zeros is not None:
         tensors["zeros"] = build.constant(found.zeros)
     if found.minimum is not None:
         tensors["minimum"] = build.constant(np.ascontiguousarray(found.minimum.T))
-    return StoredWeights(size, outputs, plan, block, found, tensors)
+    return StoredWeights(size, outputs, plan, found.block, found, tensors)
 
 
 def multiply(build: Builder, rows: ir.Value, weights: StoredWeights) -> ir.Value:

@@ -16,7 +16,12 @@ _Reals = NDArray[np.float64]
 
 # Rounding of a dequantised weight (fp16 scale times integer plus fp16 minimum, in fp32), relative to its block's range.
 _GRID_TOLERANCE = 2e-5
+_PRODUCT_TOLERANCE = (
+    1e-6  # of a weight that is a scale times an integer, in fp32, relative to the block's largest
+)
 _FINEST_GRID = 255
+_SMALLEST_BLOCK = 16  # of MatMulNBits, and of Q2_K, Q3_K and Q6_K
+_SAMPLE = 256  # blocks that are looked at before a whole matrix is
 _NO_STEP = float(np.finfo(np.float32).tiny)  # of a block of equal weights: its minimum alone is the weight
 _SYMMETRIC = {8: 128, 4: 8}  # the integer that stands for zero
 
@@ -27,7 +32,7 @@ class BlockWeights:
 
     `values` [N, blocks, block] uint8 below 2**bits; `scales` [N, blocks]; `zeros` [N, blocks] uint8, None where all are
     2**(bits-1); `minimum` [N, blocks] float32, None where all are 0. `exact`: share of the blocks whose weights are
-    kept as they are.
+    kept as they are. `rounded`: the weights lie on no grid of so few bits, each went to the nearest integer.
     """
 
     bits: int
@@ -36,6 +41,11 @@ class BlockWeights:
     zeros: NDArray[np.uint8] | None
     minimum: NDArray[np.float32] | None
     exact: float
+    rounded: bool = False
+
+    @property
+    def block(self) -> int:
+        return self.values.shape[-1]
 
     def dequantised(self) -> Weights:
         """[N, blocks * block]"""
@@ -56,17 +66,70 @@ class _Grid:
     found: NDArray[np.bool_]  # [N, blocks]
 
 
-def quantise_blocks(weights: Weights, bits: int, block: int) -> BlockWeights:
-    """`weights` [N, K] as integers of 4 or 8 bits. K that is no multiple of `block` is filled up with zeros."""
-    if weights.shape[1] % block:
-        return _rounded(weights, bits, block)
-    blocks = weights.reshape(len(weights), -1, block).astype(np.float64)
+def quantise_blocks(weights: Weights, bits: int, block: int, *, minima: bool = True) -> BlockWeights:
+    """`weights` [N, K] as integers of 4 or 8 bits, in blocks of `block`, or of 16 where those lie on the checkpoint's
+    grid and larger ones do not. K that is no multiple of `block` is filled up with zeros.
+
+    `minima`: blocks may have a minimum; a table whose rows are looked up has no place for one.
+    """
+    for size in dict.fromkeys((block, _SMALLEST_BLOCK)):
+        if weights.shape[1] % size == 0:
+            blocks = weights.reshape(len(weights), -1, size).astype(np.float64)
+            if (kept := _on_grid(blocks, bits, minima)) is not None:
+                return kept
+    return _rounded(weights, bits, block)
+
+
+def _on_grid(blocks: _Reals, bits: int, minima: bool) -> BlockWeights | None:
+    """The blocks on the grid they were stored on, None where one of them has none of so many bits."""
     if bits == 8 and (symmetric := _symmetric_grid(blocks)) is not None:
         return symmetric
-    grid = _affine_grid(blocks)
-    if grid.found.all():
-        return _eight_bits(grid) if bits == 8 else _four_bits(grid)
-    return _rounded(weights, bits, block)
+    size = blocks.shape[-1]
+    sample = blocks.reshape(1, -1, size)[:, :: max(1, blocks.size // size // _SAMPLE)]
+    if _affine_grid(sample).found.all():
+        grid = _affine_grid(blocks)
+        if bits == 4 and grid.found.all():
+            return _four_bits(grid)
+        if bits == 8 and grid.found.all() and _reaches_zero(grid):
+            return _eight_bits(grid)
+    return _mixed_grid(blocks, sample, minima) if bits == 8 else None
+
+
+def _mixed_grid(blocks: _Reals, sample: _Reals, minima: bool) -> BlockWeights | None:
+    """8 bits of blocks that are each a multiple of a step, or have a minimum and at most 32 levels: Q5_0, Q6_K, IQ4_NL
+    and the like, Q5_1 and Q5_K, and matrices packed of several."""
+    for part in (sample, blocks):
+        steps = _integer_steps(part)
+        grid = _affine_grid(part, 32) if minima and (steps == 0).any() else None
+        found = steps > 0 if grid is None else (steps > 0) | grid.found
+        if not found.all():
+            return None
+    levels = np.rint(blocks / np.where(steps > 0, steps, 1)[..., None]) + 128
+    if grid is None:
+        return BlockWeights(8, levels.astype(np.uint8), steps.astype(np.float32), None, None, 1.0)
+    affine = steps == 0
+    levels = np.where(affine[..., None], grid.levels + 112, levels)
+    scales = np.where(affine, grid.steps, steps).astype(np.float32)
+    minimum = np.where(affine, grid.lowest + 16 * scales.astype(np.float64), 0).astype(np.float32)
+    return BlockWeights(8, levels.astype(np.uint8), scales, None, minimum, 1.0)
+
+
+def _integer_steps(blocks: _Reals) -> _Reals:
+    """[N, blocks]: the step that every weight of a block is at most 127 times of, 0 where there is none."""
+    largest = np.abs(blocks).max(axis=-1)
+    steps = np.where(largest > 0, 0.0, 1.0)
+    for count in (127, *range(1, 127)):
+        left = steps == 0
+        if not left.any():
+            break
+        for few in (4, blocks.shape[-1]):  # most blocks are off a grid by their first weights
+            levels = blocks[left][:, :few] * (count / largest[left])[:, None]
+            error = np.abs(levels - np.rint(levels)).max(axis=-1)
+            places = tuple(axis[error <= count * _PRODUCT_TOLERANCE] for axis in np.nonzero(left))
+            left = np.zeros_like(left)
+            left[places] = True
+        steps[left] = largest[left] / count
+    return steps
 
 
 def _affine_grid(blocks: _Reals, levels: int = 16) -> _Grid:
@@ -114,22 +177,26 @@ def _eight_bits(grid: _Grid) -> BlockWeights:
     """A step of the grid becomes k finer ones, k such that the minimum comes closest to an integer of them: the weights
     of a block keep their distances and are moved together by a few thousandths of a step."""
     grid = _with_zero(grid)
-    offset = grid.lowest / grid.steps
-    top = np.maximum(grid.levels.max(axis=-1), 1)
+    offset, top = grid.lowest / grid.steps, np.maximum(grid.levels.max(axis=-1), 1)
     factor, best = np.ones_like(offset), np.full_like(offset, np.inf)
     for k in range(1, _FINEST_GRID // 15 + 1):
         zero = -np.rint(offset * k)
         error = np.abs(offset * k + zero) / k
         better = (zero >= 0) & (zero <= 255) & (k * top <= 255) & (error < best - 1e-12)
         factor[better], best[better] = k, error[better]
+    assert np.isfinite(best).all(), "each block has an integer that stands for zero"
     zeros = -np.rint(offset * factor)
-    if not np.isfinite(best).all():  # all weights of a block on one side of zero, and far from it
-        weights = grid.levels * grid.steps[..., None] + grid.lowest[..., None]
-        return _rounded(weights.reshape(len(weights), -1), 8, weights.shape[-1])
     exact = float((best < 1e-6).mean())
     values = (grid.levels * factor[..., None]).astype(np.uint8)
     scales = (grid.steps / factor).astype(np.float32)
     return BlockWeights(8, values, scales, zeros.astype(np.uint8), None, exact)
+
+
+def _reaches_zero(grid: _Grid) -> bool:
+    """Whether an integer of 8 bits can stand for zero in each block; not where all are far away on one side."""
+    grid = _with_zero(grid)
+    offset = -np.rint(grid.lowest / grid.steps)
+    return bool(((offset >= 0) & (offset <= 255)).all())
 
 
 def _with_zero(grid: _Grid) -> _Grid:
@@ -150,7 +217,7 @@ def _rounded(weights: NDArray[np.floating], bits: int, block: int) -> BlockWeigh
     config = library.DefaultWeightOnlyQuantConfig(block_size=block, is_symmetric=bits == 4, bits=bits)
     packed, scales, zeros = library.DefaultWeightOnlyQuantizer(config).qbits_block_quant(columns)
     values = packed if bits == 8 else _unpacked(packed)
-    return BlockWeights(bits, values, scales, zeros if bits == 8 else None, None, 0.0)
+    return BlockWeights(bits, values, scales, zeros if bits == 8 else None, None, 0.0, rounded=True)
 
 
 def _quantizer_module() -> Any:

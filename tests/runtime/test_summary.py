@@ -33,7 +33,26 @@ def test_a_summary_is_json_and_text(tiny_bundle: Path) -> None:
     assert "capacity 256" in text and "verify_5 5" in text and "of PyTorch" in text
 
 
+def test_what_became_of_the_weights_and_warnings_of_the_build_are_shown(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    record = json.loads((tiny_bundle / "build.json").read_text())
+    kept = "1 of 2 weight matrices keep every number of the checkpoint, 1 are rounded"
+    record["graphs"]["target"] |= {
+        "passes": [{"name": "quantize-weights", "changed": 2, "reasons": ["head: fp32", kept]}],
+        "warnings": ["int4 weights choose another token at 27.0 % of positions"],
+    }
+    (tmp_path / "build.json").write_text(json.dumps(record))
+    lines = [
+        line.strip() for line in render_summary(summarise(load_manifest(tiny_bundle), tmp_path)).split("\n")
+    ]
+    assert kept in lines and "head: fp32" not in lines
+    assert "warning: int4 weights choose another token at 27.0 % of positions" in lines
+
+
 BROKEN = {
+    "passes as text": b'{"graphs": {"target": {"passes": "x"}}}',
+    "warnings as a number": b'{"graphs": {"target": {"warnings": 1}}}',
     "empty": b"",
     "not JSON": b"{",
     "not UTF-8": b'{"versions": {"a": "\xff"}}',

@@ -4,9 +4,11 @@ per-tensor control that fails; the product is that of the stored weights; fideli
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
@@ -15,15 +17,18 @@ from specexport.checkpoint import load_checkpoint
 from specexport.compiled_graph import CompiledGraph, compile_graph
 from specexport.errors import CheckpointUnsupported, FidelityError
 from specexport.fidelity import FidelityReport, measure_fidelity
-from specexport.fidelity_stage import check_fidelity, require_fidelity
+from specexport.fidelity_stage import check_fidelity, require_fidelity, weight_warnings
 from specexport.graph_files import GRAPH_NAME, target_profiles
 from specexport.graph_plan import PLAIN, GraphPlan
+from specexport.passes.graph_builder import Builder
+from specexport.passes.quantized_linear import multiply, store_weights
 from specexport.recipe import Backend, Fidelity, OnnxRuntimeBackend
 from specexport.sources.cache import CACHE_VARIABLE
 from specexport.weight_plan import LinearPlan, WeightPlan
 from specruntime.engine import BatchContext, Context
 from specruntime.engines import EngineOptions, open_engine
 from tests.specexport.conftest import random_target
+from tests.specexport.passes.test_weight_blocks import stored_as
 
 BACKEND: Backend = OnnxRuntimeBackend(kind="onnxruntime", provider="cpu", threads=1)
 WIDTH = 6
@@ -206,3 +211,43 @@ def test_a_limit_stops_with_both_numbers(canonical: CanonicalGraph) -> None:
         require_fidelity(worse, text.model_copy(update={"top1_agreement": 0.985}), "int8")
     with pytest.raises(FidelityError, match=r"perplexity_ratio: .* 1\.2, .* at most 1\.1"):
         require_fidelity(worse, text.model_copy(update={"perplexity_ratio": 1.1}), "int8")
+
+
+def test_the_product_is_that_of_the_kept_weights_in_blocks_of_16_and_with_minima(tmp_path: Path) -> None:
+    """Weights as Q6_K and Q5_1 store them, by the `gguf` package's own numbers."""
+    rows = np.random.default_rng(4).standard_normal((1, 3, 512)).astype(np.float32)
+    for name, inputs in (("Q6_K", "scales"), ("Q5_1", "minimum")):
+        weights = stored_as(name)
+        value = ir.Value(name="rows", shape=ir.Shape([1, "W", 512]), type=ir.TensorType(ir.DataType.FLOAT))
+        graph = ir.Graph([value], [], nodes=[], opset_imports={"": 24, "com.microsoft": 1}, name="product")
+        build = Builder(graph)
+        stored = store_weights(build, weights, LinearPlan("int8", "fine"), 32)
+        assert inputs in stored.tensors and stored.exact == 1.0
+        product = multiply(build, value, stored)
+        product.name = "product"
+        graph.outputs.append(product)
+        ir.save(ir.Model(graph, ir_version=11), tmp_path / f"{name}.onnx")
+        session = onnxruntime.InferenceSession(tmp_path / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        (found,) = session.run(["product"], {"rows": rows})
+        expected = rows[0].astype(np.float64) @ weights.T.astype(np.float64)
+        np.testing.assert_allclose(found[0], expected, atol=2e-4 * np.abs(expected).max())
+
+
+def test_what_a_format_costs_is_said_with_the_next_better_one(canonical: CanonicalGraph) -> None:
+    poor, good = FidelityReport(100, 0.73, 0.4, 13.0, 10.0), FidelityReport(100, 0.97, 0.01, 10.1, 10.0)
+    four, eight = compiled(canonical, PLANS["int4 blocks"]), compiled(canonical, PLANS["int8 blocks"])
+    (line,) = weight_warnings(four, poor)
+    assert "int4 weights choose another token than the checkpoint at 27.0 % of positions" in line
+    assert line.endswith("the next better format: weights.format int8")
+    (line,) = weight_warnings(four, None)
+    assert line.startswith("weights are rounded to 4 bits, and what that costs is not measured")
+    assert weight_warnings(eight, poor)[0].endswith("weights.activations fine")
+    assert weight_warnings(compiled(canonical, PLANS["int8 rows"]), poor)[0].endswith(
+        "weights.activations blocks"
+    )
+    assert weight_warnings(compiled(canonical, PLANS["int8 fine"]), poor)[0].endswith(
+        "leave weights out (fp32)"
+    )
+    for graph in (four, eight):
+        assert weight_warnings(graph, good) == ()
+    assert weight_warnings(eight, None) == () == weight_warnings(compiled(canonical, None), None)

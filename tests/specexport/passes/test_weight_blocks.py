@@ -1,5 +1,6 @@
 """Weights as integers: the checkpoint's own grid is found and kept, other weights are rounded within half a step."""
 
+import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -74,10 +75,11 @@ def test_a_constant_block_and_a_block_of_zeros_survive() -> None:
     assert np.abs(found - weights).max() < 1e-6
 
 
-def test_blocks_far_from_zero_are_rounded_where_no_integer_can_be_their_zero() -> None:
+def test_blocks_far_from_zero_keep_their_minimum_as_a_number_of_its_own_or_are_rounded() -> None:
     weights = affine_weights() + 100
-    found = quantise_blocks(weights, 8, BLOCK).dequantised()
-    assert np.abs(found - weights).max() < 0.5
+    assert np.abs(quantise_blocks(weights, 8, BLOCK).dequantised() - weights).max() < 1e-4
+    table = quantise_blocks(weights, 8, BLOCK, minima=False)
+    assert table.rounded and np.abs(table.dequantised() - weights).max() < 0.5
 
 
 def test_channels_have_one_scale_each() -> None:
@@ -97,3 +99,92 @@ def test_a_block_of_equal_weights_stays_what_it_is(bits: int, value: float) -> N
     np.testing.assert_allclose(stored.dequantised()[0, :32], np.float32(value), rtol=1e-6, atol=0)
     largest = np.abs(stored.values[0, 0] - 8.0).max() * stored.scales[0, 0]
     assert bits == 8 or largest < 1e-30, "the rounding of a row that meets it costs nothing"
+
+
+def stored_as(name: str, rows: int = 24, columns: int = 512) -> NDArray[np.float32]:
+    """[rows, columns] by the `gguf` package: its own quantisation, or blocks of random levels under scales of the size
+    that a model's have, for the types that the package only reads."""
+    kind = gguf.GGMLQuantizationType[name]
+    draw = np.random.default_rng(int(kind))
+    try:
+        weights = draw.standard_normal((rows, columns)).astype(np.float32)
+        blocks = gguf.quants.quantize(weights, kind)
+    except NotImplementedError:
+        size, width = gguf.GGML_QUANT_SIZES[kind]
+        blocks = draw.integers(0, 256, (rows * columns // size, width)).astype(np.uint8)
+        for place, scale in _SCALES[name].items():
+            blocks[:, place : place + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+        blocks = blocks.reshape(rows, -1)
+    found: NDArray[np.float32] = gguf.quants.dequantize(blocks, kind).reshape(rows, columns)
+    return found
+
+
+# Where a block's fp16 scales lie, and values for them: steps and minima of a weight matrix.
+_SCALES = {
+    "Q2_K": {80: 0.002, 82: 0.003},
+    "Q3_K": {108: 0.002},
+    "Q4_K": {0: 0.0003, 2: 0.0011},
+    "Q5_K": {0: 0.0003, 2: 0.0011},
+    "Q6_K": {208: 0.0002},
+    "IQ4_NL": {0: 0.002},
+    "IQ4_XS": {0: 0.0002},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        ("Q4_0", 32),
+        ("Q5_0", 32),
+        ("Q5_1", 32),
+        ("Q8_0", 32),
+        ("Q3_K", 16),
+        ("Q5_K", 32),
+        ("Q6_K", 16),
+        ("IQ4_NL", 32),
+        ("IQ4_XS", 32),
+        ("MXFP4", 32),
+    ],
+)
+def test_eight_bits_keep_what_a_gguf_type_stores_where_an_integer_and_a_minimum_can_say_it(
+    name: str, block: int
+) -> None:
+    weights = stored_as(name)
+    found = quantise_blocks(weights, 8, BLOCK)
+    assert (found.exact, found.rounded, found.block) == (1.0, False, block)
+    assert np.abs(found.dequantised() - weights).max() <= 2e-6 * np.abs(weights).max()
+
+
+@pytest.mark.parametrize(
+    ("name", "block"), [("Q2_K", 16), ("Q3_K", 16), ("Q4_0", 32), ("Q4_1", 32), ("Q4_K", 32)]
+)
+def test_four_bits_keep_a_type_of_at_most_16_levels_and_eight_bits_do_not_round_it(
+    name: str, block: int
+) -> None:
+    weights = stored_as(name)
+    four, eight = quantise_blocks(weights, 4, BLOCK), quantise_blocks(weights, 8, BLOCK)
+    assert (four.exact, four.block) == (1.0, block)
+    assert np.abs(four.dequantised() - weights).max() <= 2e-6 * np.abs(weights).max()
+    moved = (eight.dequantised() - weights).reshape(24, -1, block)
+    assert not eight.rounded and np.ptp(moved, axis=-1).max() < 1e-6
+
+
+def test_a_matrix_packed_of_several_types_keeps_each() -> None:
+    """Query and key in Q4_K, value in Q6_K, as llama.cpp's Q4_K_M files have them."""
+    weights = np.concatenate([stored_as("Q4_K"), stored_as("Q6_K")])
+    found = quantise_blocks(weights, 8, BLOCK)
+    assert (found.exact, found.block) == (1.0, 16)
+    assert np.abs(found.dequantised() - weights).max() <= 2e-6 * np.abs(weights).max()
+
+
+@pytest.mark.parametrize(("name", "rounded"), [("Q6_K", False), ("Q8_0", False), ("Q5_1", True)])
+def test_a_table_whose_rows_are_looked_up_has_no_minimum(name: str, rounded: bool) -> None:
+    found = quantise_blocks(stored_as(name), 8, BLOCK, minima=False)
+    assert found.minimum is None and found.rounded is rounded
+
+
+def test_one_block_off_every_grid_rounds_the_matrix() -> None:
+    weights = stored_as("Q6_K")
+    weights[-1, -16:] = np.random.default_rng(3).standard_normal(16)
+    found = quantise_blocks(weights, 8, BLOCK)
+    assert (found.rounded, found.exact) == (True, 0.0)
