@@ -45,7 +45,7 @@ class BlockWeights:
 
     @property
     def block(self) -> int:
-        return self.values.shape[-1]
+        return int(self.values.shape[-1])
 
     def dequantised(self) -> Weights:
         """[N, blocks * block]"""
