@@ -5,12 +5,35 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer
 
 from specexport.checkpoint import load_checkpoint
 from specexport.recipe import load_recipe
+from specexport.tokenizer.probes import PROBE_TEXTS
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "smollm2-135m-ngram.yaml"
+
+
+def require_published_pipeline(directory: Path) -> None:
+    """The ids of SmolLM2's own tokenizer.json: digits come apart, then GPT-2's expression cuts; BPE without more."""
+    file = str(directory / "tokenizer.json")
+    found, published = Tokenizer.from_file(file), Tokenizer.from_file(file)
+    published.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    for text in PROBE_TEXTS:
+        assert found.encode(text).ids == published.encode(text).ids, text
+    assert found.encode("\n\n1. a").tokens == ["ĊĊ", "1", ".", "Ġa"]
+    assert [found.id_to_token(index) for index in (0, 1, 2, 16)] == [
+        "<|endoftext|>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<empty_output>",
+    ]
 
 
 @pytest.mark.slow
@@ -26,6 +49,8 @@ def test_smollm2_loads_from_its_wheel_and_knows_the_capital_of_france(
         (2,),
     )
     assert checkpoint.source_digest == recipe.target.sha256
+    assert checkpoint.tokenizer is not None
+    require_published_pipeline(checkpoint.tokenizer)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.tokenizer)
     chat = [{"role": "user", "content": "What is the capital of France?"}]
     text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)

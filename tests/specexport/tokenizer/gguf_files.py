@@ -31,13 +31,13 @@ TEXTS = [
 
 
 def tiny_llama(rows: int) -> LlamaForCausalLM:
-    """Two layers of random weights, wide enough apart that a token more or less shows in the answer."""
+    """One layer of random weights, wide enough apart that a token more or less shows in the answer."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=rows,
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=256,

@@ -1,16 +1,22 @@
 """A rule named in a GGUF file cuts text as the tokenizer.json it was made for, and as llama.cpp's expressions do."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unicodedata import combining
 
 import pytest
+import regex
 from gguf import TokenType
 from tokenizers import Tokenizer
 
 from specexport.errors import CheckpointUnsupported
+from specexport.tokenizer.gguf_rules import SPLIT_RULES, pre_tokenizer
 from specexport.tokenizer.gguf_tokenizer import write_gguf_tokenizer
+from specexport.tokenizer.probes import PROBE_TEXTS
 from tests.specexport.tokenizer.gguf_files import TEXTS, byte_level_model, write_gguf
+from tests.specexport.tokenizer.llama_cpp_rules import LLAMA_CPP_RULES
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 GPT2 = {**BYTES, "use_regex": True}
@@ -117,6 +123,45 @@ def test_a_rule_gives_the_ids_of_the_published_tokenizer(tmp_path: Path, name: s
     found = from_gguf(tmp_path, pre=name)
     for text in [*TEXTS, f"a<|im_end|>\n{TEXTS[0]}<|im_start|>12"]:
         assert found.encode(text).tokens == expected.encode(text).tokens, text
+
+
+def pieces_of_llama_cpp(text: str, patterns: tuple[str, ...]) -> list[str]:
+    """Each expression cuts the pieces of the one before: its matches, and what lies between two of them."""
+    pieces = [text]
+    for pattern in patterns:
+        bounds = [
+            sorted(
+                {0, len(piece), *(edge for match in regex.finditer(pattern, piece) for edge in match.span())}
+            )
+            for piece in pieces
+        ]
+        pieces = [
+            piece[start:end]
+            for piece, edges in zip(pieces, bounds, strict=True)
+            for start, end in pairwise(edges)
+        ]
+    return pieces
+
+
+@pytest.mark.parametrize("name", LLAMA_CPP_RULES)
+def test_a_rule_cuts_text_as_llama_cpps_expressions_do(name: str) -> None:
+    found = pre_tokenizer(SPLIT_RULES[name])
+    for text in (*TEXTS, *PROBE_TEXTS):
+        if has_cased_letters_beyond_ascii(text) and name in ("tekken", "gpt-4o"):
+            continue  # llama.cpp's lookaheads know the case of ASCII letters only, the published expression of all
+        pieces = [text[start:end] for _, (start, end) in found.pre_tokenize_str(text)]
+        assert pieces == pieces_of_llama_cpp(text, LLAMA_CPP_RULES[name]), text
+
+
+def has_cased_letters_beyond_ascii(text: str) -> bool:
+    return any(not letter.isascii() and (letter.isalpha() or combining(letter)) for letter in text)
+
+
+def test_every_rule_is_held_to_one_of_the_two_sources() -> None:
+    held = {id(SPLIT_RULES[name].steps) for name in (*LLAMA_CPP_RULES, *PUBLISHED)}
+    others = [name for name, rule in SPLIT_RULES.items() if id(rule.steps) not in held]
+    # DeepSeek LLM: llama.cpp joins digits, the model's paper does not; its letters are compared on their own
+    assert others == ["deepseek-llm"]
 
 
 def test_smollm_takes_digits_apart_before_all_else(tmp_path: Path) -> None:
