@@ -7,7 +7,7 @@ from typing import Any
 from unicodedata import combining
 
 import pytest
-import regex
+import regex  # type: ignore[import-untyped]
 from gguf import TokenType
 from tokenizers import Tokenizer
 
