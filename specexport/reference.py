@@ -20,7 +20,7 @@ from specexport.quiet import quiet
 from specexport.recipe import Recipe, load_recipe
 from specruntime import clock
 from specruntime.errors import EngineFailed
-from specruntime.params import SamplingParams
+from specruntime.params import SamplingParams, draw_seed
 
 ReferenceMode = Literal["pytorch", "pytorch-compiled"]
 
@@ -68,7 +68,7 @@ class PytorchReference:
         heard = _FirstToken()
         config = self._config(params, max_new_tokens, mode)
         if params.temperature > 0:
-            torch.manual_seed(params.seed)
+            torch.manual_seed(draw_seed() if params.seed is None else params.seed)
         with quiet(), torch.inference_mode():
             started = clock.now()
             output = self._model.generate(  # type: ignore[operator]

@@ -19,6 +19,9 @@ extern "C" {
 
 #define SPX_ABI_VERSION 1
 
+/* The seed of spx_params that stands for a fresh one. */
+#define SPX_SEED_DRAWN UINT64_MAX
+
 typedef int64_t spx_engine;  /* weights and compiled code, shared by sessions */
 typedef int64_t spx_session; /* the buffers of one generation; one thread at a time */
 
@@ -107,9 +110,9 @@ typedef struct spx_info {
     int32_t open_sessions; /* sessions opened on this engine and not closed */
 } spx_info;
 
-/* How tokens are chosen and when an answer ends. Fill it with `spx_params_init` (greedy, no limit), then
- * change what matters. Order of application: bias, min_tokens, repetition, presence and frequency penalty,
- * temperature, top_k, top_p, min_p. */
+/* How tokens are chosen and when an answer ends. Fill it with `spx_params_init` (greedy, no limit, a fresh
+ * seed for each answer, which `spx_session_seed` gives), then change what matters. Order of application:
+ * bias, min_tokens, repetition, presence and frequency penalty, temperature, top_k, top_p, min_p. */
 typedef struct spx_params {
     double temperature; /* 0: greedy; otherwise 1e-6 to 1e6 */
     double top_p; /* above 0, at most 1 (off) */
@@ -117,7 +120,7 @@ typedef struct spx_params {
     double repetition_penalty; /* 0.01 to 100; 1 is off; counts prompt and answer */
     double presence_penalty; /* -2 to 2; 0 is off; counts the answer */
     double frequency_penalty; /* -2 to 2; 0 is off; counts the answer */
-    uint64_t seed; /* equal seeds give equal tokens, with and without speculation under MATCH */
+    uint64_t seed; /* equal seeds give equal tokens, with and without speculation under MATCH; SPX_SEED_DRAWN: a fresh one */
     int64_t top_k; /* 0: off */
     int64_t max_tokens; /* most tokens of the answer; 0: no limit but the capacity */
     int64_t min_tokens; /* none of the first min_tokens tokens ends the answer */
@@ -361,6 +364,13 @@ spx_status spx_session_logprobs(
  * Returns OK, INVALID_ARGUMENT, INVALID_HANDLE, BUFFER_TOO_SMALL, WRONG_STATE, SESSION_BUSY, OUT_OF_MEMORY,
  *   INTERNAL. */
 spx_status spx_session_text(spx_session session, char *text, int64_t capacity, int64_t *needed);
+
+/* The seed of the answer begun last: the one of its parameters, or the one drawn for it, below 2**53. Given
+ * as the seed of the same parameters it gives the same answer.
+ *   [in] session, int64: from `spx_session_open`
+ *   [out] seed, uint64 [1]: the seed
+ * Returns OK, INVALID_ARGUMENT, INVALID_HANDLE, WRONG_STATE, SESSION_BUSY, OUT_OF_MEMORY, INTERNAL. */
+spx_status spx_session_seed(spx_session session, uint64_t *seed);
 
 /* What the current answer cost so far; zeros before the first.
  *   [in] session, int64: from `spx_session_open`

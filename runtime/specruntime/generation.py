@@ -33,7 +33,9 @@ class TextDecoder(Protocol):
 class Codec(Protocol):
     """Where decoders come from; `specruntime.text.TextCodec` is one."""
 
-    def stream(self) -> TextDecoder: ...
+    def stream(self, prompt: Sequence[int] = ()) -> TextDecoder:
+        """A decoder for the answer to these tokens: its text is what the answer adds to theirs."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Completion:
     logprobs: tuple[TokenLogprobs, ...] | None
     finish_reason: FinishReason
     stats: Statistics
+    seed: int  # of the noise: the one of the params, or the one drawn for this answer
 
 
 def generate(
@@ -92,6 +95,8 @@ def complete(
     text: Codec | None = None,
 ) -> Completion:
     """The whole answer that `generate` streams; raises the same."""
+    params = params.seeded()
+    assert params.seed is not None
     deltas = list(generate(session, prompt_ids, params, text))
     reason = deltas[-1].finish_reason
     assert reason is not None
@@ -103,6 +108,7 @@ def complete(
         else tuple(entry for delta in deltas for entry in delta.logprobs or ()),
         finish_reason=reason,
         stats=session.stats,
+        seed=params.seed,
     )
 
 
@@ -124,7 +130,7 @@ class Answer:
         self._number = session.answers
         self._start = session.length
         self._stops = StopChecker(params, session.manifest.eos_token_ids)
-        self._decoder = text.stream() if text is not None else None
+        self._decoder = None if text is None else text.stream(session.tokens.tolist())
 
     def deliver(self, round: Round) -> Delta:
         """The part of a round that belongs to the answer; the session is cut back to its end.

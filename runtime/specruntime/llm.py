@@ -4,7 +4,9 @@ Owns how prompts and options become work, and nothing of how it is scheduled.
 """
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,19 @@ import numpy as np
 
 from specruntime.builders import build_bundle
 from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.chat_template import Message
 from specruntime.closed_schema import one_of
 from specruntime.engines import EngineOptions
-from specruntime.errors import InvalidArgument
+from specruntime.errors import BackendMissing, InvalidArgument
 from specruntime.generation import Delta
 from specruntime.manifest import MANIFEST_NAME
 from specruntime.outputs import RequestOutput, new_output
 from specruntime.params import SamplingParams, shown
 from specruntime.serving import AsyncStream, PrefixCaching, Scheduler, Stream, Work, collect, stepper_for
-from specruntime.text import Message, TextCodec
+from specruntime.text import TextCodec
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
+Progress = bool | Callable[..., Any]  # no bar, tqdm's own, or one made by a callable with tqdm's interface
 _OPTIONS = (
     "speculative_config", "dtype", "max_model_len", "max_num_seqs", "speculate_up_to", "prefix_caching",
     "threads", "provider", "verify",
@@ -118,17 +122,22 @@ class LLM(_Served):
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: Progress = False,
     ) -> list[RequestOutput]:
         """The answers, in the order of the prompts; the options are one for all or one each (default: greedy).
 
         A prompt is a text, a list of token ids, or a mapping with `prompt` or `prompt_token_ids`. An answer without
-        `max_tokens` goes on until an end token or until the cache is full. Raises `EmptyPrompt`, `InvalidArgument`
-        or `CapacityExceeded` for a prompt, before any is answered, and `EngineFailed`.
+        `max_tokens` goes on until an end token or until the cache is full. `use_tqdm` shows a progress bar of the
+        prompts: True, or what is called as `tqdm` is (`tqdm.notebook.tqdm`, a partial). Raises `EmptyPrompt`,
+        `InvalidArgument` or `CapacityExceeded` for a prompt, before any is answered, `BackendMissing` for a bar
+        without tqdm, and `EngineFailed`.
         """
         listed = _listed(prompts)
         chosen = _one_each(sampling_params, len(listed))
         requests = [self._request(prompt, params) for prompt, params in zip(listed, chosen, strict=True)]
-        answers = collect(self._scheduler, [work for work, _ in requests])
+        with _progress(use_tqdm, len(requests)) as ended:
+            answers = collect(self._scheduler, [work for work, _ in requests], ended)
         for (_, output), deliveries in zip(requests, answers, strict=True):
             for delivery in deliveries:
                 output.add(delivery, self.tokenizer)
@@ -138,23 +147,26 @@ class LLM(_Served):
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: Progress = False,
     ) -> list[RequestOutput]:
         """`generate` for a conversation or a list of them, rendered by the bundle's chat template."""
         first = next(iter(messages), None)
         conversations: Any = [messages] if first is None or isinstance(first, Mapping) else messages
-        return self.generate([self._chat_ids(one) for one in conversations], sampling_params)
+        ids = [self._chat_ids(one) for one in conversations]
+        return self.generate(ids, sampling_params, use_tqdm=use_tqdm)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> "DeltaStream":
         """The answer to one prompt as it grows, one delta a round. Closing the iterator cancels the answer.
 
         Raises as `generate`, at once.
         """
         work, _ = self._request(prompt, sampling_params)
-        return _deltas(Stream(self._scheduler, work))
+        return DeltaStream(Stream(self._scheduler, work))
 
     def stream_chat(
         self, messages: Sequence[Message], sampling_params: SamplingParams | None = None
-    ) -> Iterator[Delta]:
+    ) -> "DeltaStream":
         """`stream` for a conversation."""
         return self.stream(self._chat_ids(messages), sampling_params)
 
@@ -214,12 +226,44 @@ def _close(scheduler: Scheduler, bundle: LoadedBundle) -> None:
     bundle.close()
 
 
-def _deltas(deliveries: Stream) -> Iterator[Delta]:
+class DeltaStream(Iterator[Delta]):
+    """The deltas of one answer. `seed` is that of its noise."""
+
+    def __init__(self, deliveries: Stream) -> None:
+        self._deliveries = deliveries
+        self.seed = deliveries.ticket.figures.seed
+
+    def __next__(self) -> Delta:
+        return next(self._deliveries).delta
+
+    def close(self) -> None:
+        """Cancels the answer, unless it has ended. Idempotent."""
+        self._deliveries.close()
+
+
+@contextmanager
+def _progress(wanted: Progress, total: int) -> Iterator[Callable[[], object]]:
+    """A bar of `total` answers; gives what is called as each one ends."""
+    if not isinstance(wanted, bool) and not callable(wanted):
+        raise InvalidArgument(f"use_tqdm is {shown(wanted)}, expected True, False or a callable like tqdm")
+    if wanted is False:
+        yield lambda: None
+        return
+    bar = (_tqdm() if wanted is True else wanted)(total=total, desc="answers")
     try:
-        for delivery in deliveries:
-            yield delivery.delta
+        yield lambda: bar.update(1)
     finally:
-        deliveries.close()
+        bar.close()
+
+
+def _tqdm() -> Callable[..., Any]:
+    try:
+        tqdm: Callable[..., Any] = import_module("tqdm.auto").tqdm
+    except ImportError as error:
+        raise BackendMissing(
+            "use_tqdm=True needs tqdm, which is not installed: pip install tqdm, or leave use_tqdm out"
+        ) from error
+    return tqdm
 
 
 def _bundle_path(

@@ -101,6 +101,14 @@ class TokenizerSpec(Closed):
     chat_template: RelativePath | None = None
     bos_token: str | None = None
     eos_token: str | None = None
+    # Further special tokens that a chat template may name, such as "unk_token".
+    other_tokens: dict[str, str] = Field(default_factory=dict, max_length=64)
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """By the names that chat templates use; a tokenizer that lacks one leaves it undefined there."""
+        ends = {"bos_token": self.bos_token, "eos_token": self.eos_token}
+        return self.other_tokens | {name: token for name, token in ends.items() if token is not None}
 
 
 class CheckPrompt(Closed):

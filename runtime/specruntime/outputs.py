@@ -32,6 +32,9 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None  # one mapping per token; None unless asked for
     finish_reason: FinishReason | None = None  # None while the answer goes on
     stop_reason: None = None
+    seed: int | None = (
+        None  # of the noise; given again, it gives this answer again. None until the first token
+    )
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ class RequestOutput:
         answer.text += delta.text
         answer.token_ids += delta.tokens
         answer.finish_reason = delta.finish_reason
+        answer.seed = delivery.figures.seed
         if delta.logprobs is not None:
             answer.logprobs = (answer.logprobs or []) + [as_mapping(entry, codec) for entry in delta.logprobs]
             answer.cumulative_logprob = (answer.cumulative_logprob or 0.0) + sum(
@@ -70,7 +74,7 @@ def as_mapping(entry: TokenLogprobs, codec: TextCodec | None) -> dict[int, Logpr
     """The most likely tokens, best first, and the token itself."""
 
     def decoded(token: int) -> str | None:
-        return None if codec is None else codec.decode([token])
+        return None if codec is None else codec.token_text(token)
 
     mapping = {
         token: Logprob(logprob, rank, decoded(token))

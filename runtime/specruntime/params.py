@@ -1,21 +1,30 @@
 """The options of one answer and their ranges. Knows nothing of how they are applied."""
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 from numbers import Real
-from typing import Literal, TypeGuard
+from typing import Literal, Self, TypeGuard
 
 import numpy as np
 
+from specruntime.closed_schema import one_of
 from specruntime.errors import InvalidArgument
 
 _HIGHEST = float(np.finfo(np.float32).max)
-_INTEGERS = ("top_k", "seed", "max_tokens", "min_tokens", "logprobs")
+_INTEGERS = ("top_k", "seed", "max_tokens", "min_tokens", "logprobs", "n")
 _FLOATS = (
     "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
 _SHOWN = 200  # characters
+# Options that vLLM's SamplingParams has besides ours.
+_OF_VLLM = frozenset((
+    "allowed_token_ids", "bad_words", "best_of", "detokenize", "early_stopping", "extra_args", "flat_logprobs",
+    "guided_decoding", "include_stop_str_in_output", "length_penalty", "logits_processors", "output_kind",
+    "prompt_logprobs", "skip_special_tokens", "spaces_between_special_tokens", "structured_outputs",
+    "truncate_prompt_tokens", "use_beam_search",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,7 @@ class SamplingParams:
 
     Order of application: logit_bias, min_tokens, repetition, presence and frequency penalty, temperature, top_k,
     top_p, min_p. The repetition penalty counts prompt and output, presence and frequency the output only.
-    Raises `InvalidArgument` naming the field, the value and the allowed range.
+    Raises `InvalidArgument` naming the field, the value and the allowed range, and for an option that is not listed.
     """
 
     temperature: float = 0.0  # 0 is argmax
@@ -37,7 +46,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(
         default_factory=dict
     )  # token id -> added to its logit; -inf bans it
-    seed: int = 0
+    seed: int | None = None  # equal seeds give equal answers; None: each answer draws its own
     stop: tuple[str, ...] = ()  # ends the answer; not part of its text; a string or a list is taken too
     stop_token_ids: tuple[int, ...] = ()  # ends the answer; the id is its last token, without text; or a list
     max_tokens: int | None = None
@@ -45,6 +54,18 @@ class SamplingParams:
     logprobs: int | None = None  # None: none; n: of each token and of the n most likely
     ignore_eos: bool = False
     accept: Literal["match", "rejection"] = "match"
+    n: int = 1  # answers to a prompt
+
+    def __new__(cls, *_: object, **options: object) -> Self:
+        """Refuses unknown options by name; the fields are set by `__init__`."""
+        known = [each.name for each in fields(cls)]
+        for name in options:
+            if name not in known:
+                found = "an option of vLLM that is not supported here" if name in _OF_VLLM else "unknown"
+                raise InvalidArgument(
+                    f"the sampling option {name} is {found}: leave it out; {one_of(name, known)}"
+                )
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         self._take_lists()
@@ -59,6 +80,10 @@ class SamplingParams:
     def draws_drafts(self) -> bool:
         """Whether drafts are drawn from their law under the rejection rule: the tokens of a seed follow them then."""
         return self.accept == "rejection" and self.temperature > 0
+
+    def seeded(self) -> "SamplingParams":
+        """These options with a seed: the one they have, or a drawn one."""
+        return self if self.seed is not None else replace(self, seed=draw_seed())
 
     def _take_lists(self) -> None:
         """One stop string, and lists of strings or ids, are what other libraries take."""
@@ -89,7 +114,8 @@ class SamplingParams:
         probable = _is_number(self.top_p) and 0 < self.top_p <= 1
         self._require("top_p", probable, "a number above 0 and at most 1")
         self._require_number("min_p", self.min_p, 0, 1)
-        self._require("seed", _is_id(self.seed) and self.seed < 2**64, "an integer from 0 to 2**64 - 1")
+        drawn = self.seed is None or (_is_id(self.seed) and self.seed < 2**64)
+        self._require("seed", drawn, "None (each answer draws one) or an integer from 0 to 2**64 - 1")
         self._require("accept", self.accept in ("match", "rejection"), "'match' or 'rejection'")
 
     def _check_processors(self) -> None:
@@ -115,6 +141,8 @@ class SamplingParams:
             "logprobs", self.logprobs is None or _is_id(self.logprobs), "None or an integer, 0 or more"
         )
         self._require("ignore_eos", isinstance(self.ignore_eos, bool), "True or False")
+        alone = _is_id(self.n) and self.n == 1
+        self._require("n", alone, "1: several answers to one prompt are not supported yet, repeat the prompt")
 
     def _require_number(self, name: str, value: object, lowest: float, highest: float) -> None:
         within = _is_number(value) and lowest <= value <= highest
@@ -123,6 +151,11 @@ class SamplingParams:
     def _require(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
             raise InvalidArgument(f"{name} is {shown(getattr(self, name))}, expected {allowed}")
+
+
+def draw_seed() -> int:
+    """A fresh seed from the operating system; below 2**53, so that every JSON reader keeps all of its digits."""
+    return int.from_bytes(os.urandom(8)) >> 11
 
 
 def shown(value: object) -> str:

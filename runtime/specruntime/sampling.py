@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specruntime.errors import InvalidArgument
 from specruntime.noise import Stream, gumbel_argmax
-from specruntime.params import SamplingParams, shown
+from specruntime.params import SamplingParams, draw_seed, shown
 from specruntime.processors import Processors
 from specruntime.warping import Warper, best, probabilities, top_places
 
@@ -34,6 +34,7 @@ class Sampler:
                 f"logprobs is {shown(params.logprobs)}, expected at most the vocabulary, {vocab_size}"
             )
         self.params = params
+        self.seed = draw_seed() if params.seed is None else params.seed
         self._vocab = vocab_size
         self._processors = Processors(params, vocab_size, eos_token_ids, prompt)
         self._warper = Warper(params, vocab_size)
@@ -60,7 +61,7 @@ class Sampler:
         if self.params.temperature == 0:
             return best(row)
         kept = self._warper.candidates(row)
-        return int(kept.ids[gumbel_argmax(kept.logits, self.params.seed, position, kept.ids)])
+        return int(kept.ids[gumbel_argmax(kept.logits, self.seed, position, kept.ids)])
 
     def distribution(
         self, logits_row: NDArray[np.float32], pending: Sequence[int] = ()
@@ -79,7 +80,7 @@ class Sampler:
 
     def stream(self, position: int, purpose: str) -> Stream:
         """The uniform numbers for one purpose ("draft", "accept") at an output position, always from the first."""
-        return Stream(self.params.seed, position, purpose)
+        return Stream(self.seed, position, purpose)
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Makes the tokens part of the answer."""

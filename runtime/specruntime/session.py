@@ -73,6 +73,7 @@ class Session:
         self._cache_length = 0
         self._prompt_length = 0
         self._sampler: Sampler | None = None
+        self._seed: int | None = None
         self._guard = Guard()
 
     @property
@@ -101,6 +102,11 @@ class Session:
         view = self._tokens[: self._length]
         view.flags.writeable = False
         return view
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the answer begun last: the one of its params, or the one drawn for it. None before the first."""
+        return self._seed
 
     @property
     def poisoned(self) -> bool:
@@ -144,6 +150,7 @@ class Session:
                 )
             prompt = self._tokens[: self._length].tolist()
             self._sampler = Sampler(params, self._feeder.vocab_size, self.manifest.eos_token_ids, prompt)
+            self._seed = self._sampler.seed
             self._prompt_length = self._length
             self.answers += 1
             self.stats = Statistics()

@@ -5,33 +5,37 @@ which exchange token ids need neither. Knows nothing of sessions or sampling.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, cached_property
+from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from specruntime.chat_template import ChatTemplate, Message
 from specruntime.errors import BackendMissing, BundleInvalid, InvalidArgument
 from specruntime.manifest import TokenizerSpec
 
 if TYPE_CHECKING:
-    from jinja2 import Template
     from tokenizers import Tokenizer
 
 INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not (yet) a character
 _CHARACTER_BYTES = 4  # the most that UTF-8 has
-_LONGEST_PIECE = (
-    16  # tokens without a whole character at their end that are decoded again with each further one
-)
-_LONGEST_CHAT = 2**24  # characters
-Message = Mapping[str, Any]
+# Tokens without a whole character at their end that are decoded again with each further one.
+_LONGEST_PIECE = 16
+# Tokens before an answer that its first ones are decoded with.
+_CONTEXT = 16
+# How a vocabulary writes a token of one byte, where its decoder falls back to bytes.
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 class TextCodec:
     """The tokenizer of one bundle. Holds no state of a conversation; may be shared by sessions and threads."""
 
-    def __init__(self, tokenizer: "Tokenizer", template: "Template | None", spec: TokenizerSpec) -> None:
+    def __init__(self, tokenizer: "Tokenizer", template: ChatTemplate | None) -> None:
         self._tokenizer = tokenizer
         self._template = template
-        self._spec = spec
+        self._bytes: dict[int, bytes | None] = {}  # of tokens that were asked for
         added = tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token for token, content in added.items() if content.special)
 
@@ -43,8 +47,8 @@ class TextCodec:
         """
         template = None
         if spec.chat_template is not None:
-            template = _compile_template(_read(root / spec.chat_template))
-        return cls(_parse_tokenizer(_read(root / spec.file)), template, spec)
+            template = ChatTemplate(_read(root / spec.chat_template), spec.special_tokens)
+        return cls(_parse_tokenizer(_read(root / spec.file)), template)
 
     @property
     def has_chat_template(self) -> bool:
@@ -90,54 +94,83 @@ class TextCodec:
             raise InvalidArgument(
                 "this bundle has no chat template; encode plain text, or build from a checkpoint that has one"
             )
-        if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
-            raise InvalidArgument(
-                f"the messages are a {type(messages).__name__}, expected a list of mappings"
-            )
-        for index, message in enumerate(messages):
-            if not isinstance(message, Mapping):
-                raise InvalidArgument(
-                    f"message {index} is a {type(message).__name__}, expected a mapping with 'role' and 'content'"
-                )
-            if not isinstance(message.get("role"), str) or message.get("content") is None:
-                raise InvalidArgument(
-                    f"message {index} has keys {sorted(map(str, message))}; each message needs 'role' and 'content'"
-                )
-        try:
-            pieces = self._template.generate(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                bos_token=self._spec.bos_token or "",
-                eos_token=self._spec.eos_token or "",
-            )
-            text = _joined(pieces)
-        except Exception as error:  # a template is a program from the checkpoint: it can fail in any way
-            raise InvalidArgument(f"the chat template refuses these messages: {_one_line(error)}") from error
-        if text is None:
-            raise InvalidArgument(
-                f"the chat template writes more than {_LONGEST_CHAT} characters for these messages, expected a prompt "
-                "that fits a cache; shorten the messages, or build from a checkpoint with another template"
-            )
-        return text
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
 
-    def stream(self) -> "TextStream":
-        """A decoder for one answer's tokens as they are committed."""
-        return TextStream(self)
+    def stream(self, prompt: Sequence[int] = ()) -> "TextStream":
+        """A decoder for one answer's tokens as they are committed; `prompt` is what they follow."""
+        return TextStream(self, prompt)
+
+    def token_bytes(self, token: int) -> bytes | None:
+        """What the token adds to a text that it does not begin: UTF-8, or some bytes of a character.
+
+        None for a token that is silent. Raises `InvalidArgument` for what can be no id.
+        """
+        if token not in self._bytes:
+            self._bytes[token] = None if self.is_silent(token) else self._bytes_of(token)
+        return self._bytes[token]
+
+    def _bytes_of(self, token: int) -> bytes:
+        name = str(self._tokenizer.id_to_token(token))
+        if "ByteFallback" in self._decoders and (byte := _BYTE.fullmatch(name)):
+            return bytes.fromhex(byte[1])
+        if "ByteLevel" in self._decoders and all(symbol in _byte_symbols() for symbol in name):
+            return bytes(_byte_symbols()[symbol] for symbol in name)
+        neutral = self._neutral
+        before, twice = self.decode([neutral]), self.decode([neutral, neutral])
+        between = self.decode([neutral, token, neutral])
+        return (
+            between.removeprefix(before).removesuffix(twice.removeprefix(before)).encode("utf-8", "replace")
+        )
+
+    def token_text(self, token: int) -> str:
+        """The token for a reader: its text, the name of a silent one, and bytes that are no text as `\\xe2\\x80`.
+
+        Source: the `token` of log-probabilities in the API of OpenAI.
+        """
+        data = self.token_bytes(token)
+        if data is None:
+            return str(self._tokenizer.id_to_token(token) or f"token_id:{token}")
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            return "".join(f"\\x{byte:02x}" for byte in data)
+
+    @cached_property
+    def _decoders(self) -> frozenset[str]:
+        """The parts of the tokenizer's decoder."""
+        decoder = self._tokenizer.decoder
+        described = {} if decoder is None else json.loads(decoder.__getstate__())
+        parts = described.get("decoders", [described])
+        return frozenset(str(part.get("type")) for part in parts)
+
+    @cached_property
+    def _neutral(self) -> int:
+        """A token to decode others between: the first that is a word or part of one."""
+        words = (token for token in range(self._tokenizer.get_vocab_size()) if self.decode([token]).isalpha())
+        return next(words, 0)
 
 
 class TextStream:
-    """Turns tokens into text as they arrive, holding back bytes that do not form a character yet.
+    """Turns the tokens of an answer into text as they arrive, holding back bytes that do not form a character yet.
+
+    The text is what decoding prompt and answer together adds to the prompt: its first word keeps the space before it.
+    Where the prompt ends inside a character, the answer begins with that character.
 
     Only the tokens since the last piece but one are decoded again, and of a run of broken bytes the last few, so the
-    cost of a token does not grow with the answer; the piece before gives decoders that join words with spaces their
-    context.
+    cost of a token does not grow with the answer; the piece before, at first the end of the prompt, gives decoders
+    that join words with spaces their context.
     """
 
-    def __init__(self, codec: TextCodec) -> None:
+    def __init__(self, codec: TextCodec, prompt: Sequence[int] = ()) -> None:
         self._codec = codec
-        self._ids: list[int] = []  # the piece before the one being formed, then the one being formed
-        self._whole = 0  # tokens of `_ids` up to where the text last ended with a whole character
-        self._shown = 0  # characters of the text of `_ids` that were returned
+        # The piece before the one being formed, then the one being formed; and the tokens of these up to where the
+        # text last ended with a whole character.
+        self._ids, self._whole = _end_of(prompt, codec)
+        text = codec.decode(self._ids)
+        # Characters of the text of `_ids` that were returned, or are the prompt's.
+        self._shown = len(text)
+        # Tokens of a prompt that may end inside a character: until that is settled `_shown` is not known. Else 0.
+        self._split = len(self._ids) if text.endswith(INCOMPLETE) else 0
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that became complete with these tokens; may be empty."""
@@ -145,7 +178,9 @@ class TextStream:
 
     def flush(self) -> str:
         """What is still held back, with U+FFFD for bytes that never became a character. Ends the answer."""
-        rest = self._codec.decode(self._ids)[self._shown :]
+        text = self._codec.decode(self._ids)
+        self._settle(text)
+        rest = text[self._shown :]
         self._ids, self._whole, self._shown = [], 0, 0
         return rest
 
@@ -153,6 +188,9 @@ class TextStream:
         self._ids.append(token)
         text = self._codec.decode(self._ids)
         held = self._incomplete(text)
+        if self._split and held and len(self._ids) - self._whole <= _LONGEST_PIECE:
+            return ""
+        self._settle(text)
         piece = text[self._shown : len(text) - held]
         self._shown += len(piece)
         if piece and not held:
@@ -162,6 +200,13 @@ class TextStream:
             piece += self._forget(len(self._ids) - _CHARACTER_BYTES, text[len(text) - held :])
             self._whole = 0
         return piece
+
+    def _settle(self, text: str) -> None:
+        """Finds where in the text a split prompt ends: before a character that was only begun in it."""
+        if self._split:
+            ends = (self._codec.decode(self._ids[:count]) for count in range(self._split, -1, -1))
+            self._shown = next(len(end) for end in ends if text.startswith(end))
+            self._split = 0
 
     def _incomplete(self, text: str) -> int:
         """Characters at the end of the text that a further token may change.
@@ -180,6 +225,28 @@ class TextStream:
         agrees = rest.endswith(held)
         self._shown = len(rest) - len(held) if agrees else len(rest)
         return "" if agrees else held
+
+
+def _end_of(prompt: Sequence[int], codec: TextCodec) -> tuple[list[int], int]:
+    """The prompt's last tokens with a text, from where a character begins; and how many there are up to where one ends.
+
+    Both ends may lie inside a character, whose tokens spoil those next to them in a decoder that falls back to bytes.
+    """
+    audible = (token for token in reversed(prompt) if not codec.is_silent(token))
+    ids = list(islice(audible, _CONTEXT))[::-1]
+    for cut, start in product(range(_CHARACTER_BYTES), repeat=2):
+        text = codec.decode(ids[start : len(ids) - cut])
+        if INCOMPLETE not in (text[:1], text[-1:]):
+            return ids[start:], max(len(ids) - start - cut, 0)
+    return ids, len(ids)
+
+
+@cache
+def _byte_symbols() -> Mapping[str, int]:
+    """The characters with which byte-level vocabularies write bytes. Source: `bytes_to_unicode` of GPT-2."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def _read(path: Path) -> str:
@@ -204,53 +271,6 @@ def _parse_tokenizer(text: str) -> "Tokenizer":
         ) from error
 
 
-def _compile_template(source: str) -> "Template":
-    """The template in a sandbox that cannot change what it is given, with the names transformers offers.
-
-    Source: `transformers.utils.chat_template_utils`. The clock (`strftime_now`) is left out: equal prompts must give
-    equal tokens on every day, and templates that use it fall back to a fixed date.
-    """
-    try:
-        import jinja2
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        _refuse_missing("jinja2", error)
-
-    def raise_exception(message: str) -> NoReturn:
-        raise jinja2.TemplateError(message)
-
-    def tojson(value: Any, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)  # jinja's own escapes HTML
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise BundleInvalid(
-            f"the chat template cannot be parsed, line {error.lineno}: {error.message}"
-        ) from error
-    except Exception as error:  # nested too deeply for jinja2 or for Python's compiler, among others
-        raise BundleInvalid(
-            f"the chat template cannot be compiled: {_one_line(error)}; expected a jinja2 template, "
-            "build from a checkpoint with another one"
-        ) from error
-
-
-def _joined(pieces: Iterable[str]) -> str | None:
-    """The whole text; None as soon as it is longer than any prompt."""
-    parts, length = [], 0
-    for piece in pieces:
-        parts.append(piece)
-        length += len(piece)
-        if length > _LONGEST_CHAT:
-            return None
-    return "".join(parts)
-
-
 def _checked_text(text: str) -> str:
     """The text as it is. Raises `InvalidArgument` for what tokenizers cannot take."""
     if not isinstance(text, str):
@@ -267,10 +287,6 @@ def _checked_text(text: str) -> str:
 
 def _no_ids(error: Exception) -> InvalidArgument:
     return InvalidArgument(f"these are no token ids ({error}), expected integers from 0 to 2**32 - 1")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _refuse_missing(library: str, error: ImportError) -> NoReturn:

@@ -102,6 +102,7 @@ def bench_batches(
             f"--batch: found {', '.join(map(str, sizes))}, this bundle holds 1 to {most} sequences: list more under "
             "`batch` in the recipe and build again"
         )
+    params = params.seeded()  # one for all ways, whose tokens are compared
     encoded = list(encode_prompts(bundle, prompts, params.max_tokens or 0).values())
     measured: dict[int, list[dict[str, _Run]]] = {size: [] for size in sizes}
     with ExitStack() as stack:

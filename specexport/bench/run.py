@@ -31,7 +31,7 @@ _SETTLE_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """What is measured. `params.max_tokens` is set from `max_new_tokens`."""
+    """What is measured. `params.max_tokens` is set from `max_new_tokens`; without a seed one is drawn for all modes."""
 
     bundles: tuple[
         Path, ...
@@ -42,6 +42,9 @@ class BenchPlan:
     params: SamplingParams = field(default_factory=SamplingParams)
     pytorch: bool = False
     threads: int | None = None  # of every mode; None: what the first bundle says, else the usable cores
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", self.params.seeded())
 
     @property
     def steps(self) -> int:

@@ -29,7 +29,7 @@ PAYS = 1.02  # a measured speed-up below this is no reason to speculate
 
 @dataclass(frozen=True)
 class TunePlan:
-    """What is tuned. `params.max_tokens` is set from `max_new_tokens`."""
+    """What is tuned. `params.max_tokens` is set from `max_new_tokens`; without a seed one is drawn for all trials."""
 
     bundles: tuple[Path, ...]
     prompts: tuple[BenchPrompt, ...]
@@ -38,6 +38,9 @@ class TunePlan:
     minutes: float = 5.0  # most that the search for a layer_skip draft's layers takes
     params: SamplingParams = field(default_factory=SamplingParams)
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", self.params.seeded())
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,15 @@ def test_the_streamed_text_is_the_answer(tiny_bundle: Path) -> None:
     assert "tokens/s" in result.stderr and "outside the engine" in result.stderr
 
 
+def test_the_seed_that_was_drawn_is_shown_and_gives_the_answer_again(tiny_bundle: Path) -> None:
+    command = ("generate", tiny_bundle, "--prompt", PROMPT, "--max-new-tokens", "20", "--temperature", "1")
+    first, second = (json.loads(succeed(*command, "--json").stdout) for _ in range(2))
+    assert first["seed"] != second["seed"] and first["token_ids"] != second["token_ids"]
+    again = succeed(*command, "--json", "--stats", "--seed", str(first["seed"]))
+    assert json.loads(again.stdout)["token_ids"] == first["token_ids"]
+    assert f"seed {first['seed']}" in again.stderr
+
+
 def test_compare_answers_again_without_drafts(tiny_bundle: Path) -> None:
     command = (
         "generate",
@@ -81,7 +90,7 @@ def test_json_is_one_object_with_the_answer_and_its_figures(tiny_bundle: Path) -
         "2",
     )
     found = json.loads(succeed(*command).stdout)
-    assert set(found) == {"text", "token_ids", "finish_reason", "stats", "logprobs"}
+    assert set(found) == {"text", "token_ids", "finish_reason", "seed", "stats", "logprobs"}
     assert len(found["token_ids"]) == len(found["logprobs"]) == 12
     assert [entry["token"] for entry in found["logprobs"]] == found["token_ids"]
     assert found["finish_reason"] == "length"

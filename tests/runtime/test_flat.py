@@ -242,7 +242,10 @@ def test_every_sampling_field_but_stop_strings_has_a_place(monkeypatch: pytest.M
         "stop_token_ids",
         "logit_bias",
     }  # strings need text; the others are arguments of their own
-    assert set(flat.PARAMS.names or ()) - {"text"} == {f.name for f in fields(SamplingParams)} - arrays
+    alone = {"n"}  # has one value
+    assert (
+        set(flat.PARAMS.names or ()) - {"text"} == {f.name for f in fields(SamplingParams)} - arrays - alone
+    )
     begun: list[SamplingParams] = []
     monkeypatch.setattr(Session, "begin", lambda self, params: begun.append(params))
     caller = Caller(monkeypatch)
@@ -255,7 +258,7 @@ def test_every_sampling_field_but_stop_strings_has_a_place(monkeypatch: pytest.M
         "repetition_penalty": 1.5,
         "presence_penalty": 0.25,
         "frequency_penalty": -0.25,
-        "seed": 2**64 - 1,
+        "seed": 2**64 - 2,
         "max_tokens": 11,
         "min_tokens": 3,
         "logprobs": 0,
@@ -285,6 +288,25 @@ def test_every_draft_of_a_manifest_has_a_kind() -> None:
     }
     assert ModelDraft.model_fields["kind"].default in kinds
     assert {kind.upper() for kind in kinds} == {kind.name for kind in flat.DraftKind}
+
+
+def test_without_a_seed_each_answer_draws_one_that_gives_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(**options: float) -> tuple[list[int], int]:
+        caller = Caller(monkeypatch)
+        tokens, seed = np.zeros(30, np.int64), np.zeros(1, np.uint64)
+        session = caller.open()
+        assert call("spx_session_seed", session, seed) is Status.WRONG_STATE
+        succeed("spx_session_append", session, np.array(PROMPT), len(PROMPT))
+        params = sampling(temperature=1.0, max_tokens=30, ignore_eos=1, **options)
+        succeed("spx_session_begin", session, *begin_arguments(params))
+        succeed("spx_session_generate", session, tokens, 30, one(), one(np.int32))
+        succeed("spx_session_seed", session, seed)
+        return tokens.tolist(), int(seed[0])
+
+    first, second = answer(), answer(seed=flat.SEED_DRAWN)
+    assert first[1] != second[1] and first[0] != second[0]
+    assert answer(seed=first[1]) == first
+    assert answer(seed=0)[1] == 0
 
 
 def test_the_version_and_the_names_of_statuses() -> None:

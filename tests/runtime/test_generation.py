@@ -1,7 +1,7 @@
 """An answer ends where plain decoding ends, whatever the rounds looked like, and so does the session."""
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -37,7 +37,7 @@ class ByteCodec:
     def text(self, ids: Iterable[int]) -> str:
         return b"".join(self.bytes[token] for token in ids).decode("utf-8", "replace")
 
-    def stream(self) -> "ByteStream":
+    def stream(self, prompt: Sequence[int] = ()) -> "ByteStream":
         return ByteStream(self)
 
 

@@ -4,7 +4,9 @@ import asyncio
 import gc
 import json
 import shutil
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +88,55 @@ def test_streams_add_up_to_the_answer(llm: LLM) -> None:
     assert "".join(delta.text for delta in deltas) == whole.outputs[0].text
     left = llm.stream(PROMPTS[0], PARAMS)
     next(left)
-    left.close()  # type: ignore[attr-defined]  # iterators of generators have it
+    left.close()
     assert llm.generate(PROMPTS[0], PARAMS)[0].outputs == whole.outputs
+
+
+def test_without_a_seed_equal_prompts_get_answers_of_their_own(llm: LLM) -> None:
+    fresh = SamplingParams(temperature=1.0, max_tokens=20, ignore_eos=True)
+    answers = [output.outputs[0] for _ in range(2) for output in llm.generate(PROMPTS[:1] * 2, fresh)]
+    assert len({answer.seed for answer in answers}) == len({tuple(a.token_ids) for a in answers}) == 4
+    given = [replace(fresh, seed=answer.seed) for answer in answers]
+    again = llm.generate(PROMPTS[:1] * 4, given)
+    assert [output.outputs[0] for output in again] == answers
+    stream = llm.stream(PROMPTS[0], fresh)
+    tokens = [token for delta in stream for token in delta.tokens]
+    (repeated,) = llm.generate(PROMPTS[0], replace(fresh, seed=stream.seed))
+    assert repeated.outputs[0].token_ids == tokens
+
+
+def test_a_progress_bar_counts_the_answers(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    class Bar:
+        """Stands in for tqdm."""
+
+        def __init__(self, **options: Any) -> None:
+            self.total, self.done, self.closed = options["total"], 0, False
+            bars.append(self)
+
+        def update(self, count: int) -> None:
+            self.done += count
+
+        def close(self) -> None:
+            self.closed = True
+
+    bars: list[Bar] = []
+    short = SamplingParams(max_tokens=3)
+    plain = llm.generate(PROMPTS, short, use_tqdm=False)
+    assert llm.generate(PROMPTS, short)[0].outputs == plain[0].outputs
+    assert capsys.readouterr().err == ""
+    assert [o.outputs for o in llm.generate(PROMPTS, short, use_tqdm=Bar)] == [o.outputs for o in plain]
+    llm.chat([[{"role": "user", "content": "hi"}]] * 2, short, use_tqdm=Bar)
+    assert [(bar.total, bar.done, bar.closed) for bar in bars] == [(3, 3, True), (2, 2, True)]
+    llm.generate(PROMPTS, short, use_tqdm=True)
+    assert "3/3" in capsys.readouterr().err
+    with pytest.raises(InvalidArgument, match="use_tqdm is 'yes', expected True, False or a callable"):
+        llm.generate(PROMPTS, short, use_tqdm="yes")  # type: ignore[arg-type]
+
+
+def test_a_bar_without_its_library_is_refused(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(BackendMissing, match="pip install tqdm"):
+        llm.generate(PROMPTS, PARAMS, use_tqdm=True)
 
 
 def test_the_async_variant_grows_one_output(llm: LLM, tiny_bundle: Path) -> None:

@@ -1,6 +1,9 @@
 """Options of an answer: every value outside its range is refused with its field, the value and the range."""
 
+import copy
 import dataclasses
+import json
+import pickle
 from fractions import Fraction
 from typing import Any
 
@@ -33,7 +36,7 @@ REFUSED: dict[str, list[object]] = {
         {1: 10**400},
         {1: -(10**400)},
     ],
-    "seed": [-1, 2**64, 0.5, None, "1"],
+    "seed": [-1, 2**64, 0.5, "1", True],
     "stop": ["", [""], ("",), (3,), None],
     "stop_token_ids": [[-1], (-1,), (0.5,), 3, None],
     "max_tokens": [0, -1, 1.5, "3"],
@@ -41,6 +44,7 @@ REFUSED: dict[str, list[object]] = {
     "logprobs": [-1, 1.5, "3", True],
     "ignore_eos": [0, None, "yes"],
     "accept": ["typical", None, ""],
+    "n": [0, 2, None, True, "1"],
 }
 ALLOWED: dict[str, list[object]] = {
     "temperature": [0, 0.0, 1e-6, 1, 1.5, np.float32(0.7)],
@@ -51,7 +55,7 @@ ALLOWED: dict[str, list[object]] = {
     "presence_penalty": [-2, 2],
     "frequency_penalty": [-2, 2],
     "logit_bias": [{}, {0: -INF, 5: 100}, {0: 3.4e38, 1: -3.4e38, 10**30: 1}],
-    "seed": [0, 2**64 - 1, np.int64(5), np.uint64(2**64 - 1)],
+    "seed": [None, 0, 2**64 - 1, np.int64(5), np.uint64(2**64 - 1)],
     "stop": [(), ("a", "bc")],
     "stop_token_ids": [(), (0, 5)],
     "max_tokens": [None, 1],
@@ -59,6 +63,7 @@ ALLOWED: dict[str, list[object]] = {
     "logprobs": [None, 0, 5],
     "ignore_eos": [True, False],
     "accept": ["match", "rejection"],
+    "n": [1, np.int64(1)],
 }
 
 
@@ -147,3 +152,30 @@ def test_a_stop_string_and_lists_are_taken_as_tuples() -> None:
     params = SamplingParams(stop="end", stop_token_ids=[1, 2])  # type: ignore[arg-type]
     assert (params.stop, params.stop_token_ids) == (("end",), (1, 2))
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
+
+
+def test_each_answer_without_a_seed_draws_one_that_json_keeps() -> None:
+    seeds = [SamplingParams(top_k=3).seeded().seed for _ in range(50)]
+    assert len(set(seeds)) == 50
+    assert all(seed is not None and json.loads(json.dumps(float(seed))) == seed for seed in seeds)
+    assert SamplingParams(top_k=3, seed=7).seeded() == SamplingParams(top_k=3, seed=7)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"n": 2}, "^n is 2, expected 1: several answers to one prompt are not supported yet"),
+        ({"best_of": 2}, "^the sampling option best_of is an option of vLLM that is not supported here"),
+        ({"use_beam_search": True}, "use_beam_search is an option of vLLM"),
+        ({"guided_decoding": None}, "guided_decoding is an option of vLLM"),
+        ({"temprature": 1}, "temprature is unknown: leave it out; allowed: .*did you mean 'temperature'"),
+    ],
+)
+def test_options_of_others_are_refused_by_name(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        SamplingParams(**options)
+
+
+def test_params_can_be_copied_and_pickled() -> None:
+    params = SamplingParams(temperature=0.5, stop=("x",))
+    assert copy.deepcopy(params) == pickle.loads(pickle.dumps(params)) == params

@@ -38,7 +38,7 @@ def row_of(*key: int) -> NDArray[np.float32]:
 
 
 def make(**options: Any) -> Sampler:
-    return Sampler(SamplingParams(**options), VOCAB, EOS, PROMPT)
+    return Sampler(SamplingParams(**{"seed": 0, **options}), VOCAB, EOS, PROMPT)
 
 
 def test_no_number_is_too_long_for_its_refusal() -> None:

@@ -2,6 +2,9 @@
 
 from enum import IntEnum
 
+# The seed that stands for "draw one"; as a seed it is not available here.
+SEED_DRAWN = 2**64 - 1
+
 
 class SessionState(IntEnum):
     """Where a session stands between two calls."""

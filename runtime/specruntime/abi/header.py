@@ -44,6 +44,7 @@ def header() -> str:
     parts = [
         _OPENING,
         f"#define SPX_ABI_VERSION {ABI_VERSION}\n",
+        "/* The seed of spx_params that stands for a fresh one. */\n#define SPX_SEED_DRAWN UINT64_MAX\n",
         "typedef int64_t spx_engine;  /* weights and compiled code, shared by sessions */\n"
         "typedef int64_t spx_session; /* the buffers of one generation; one thread at a time */\n",
         *map(_enumeration, ENUMERATIONS),

@@ -135,6 +135,13 @@ READS = (
         (*_SHARED, SHORT_BUFFER, Outcome(Status.WRONG_STATE, "no answer with `text` = 1")),
     ),
     Entry(
+        "spx_session_seed",
+        "The seed of the answer begun last: the one of its parameters, or the one drawn for it, below 2**53. Given as "
+        "the seed of the same parameters it gives the same answer.",
+        (_SESSION, result("seed", "uint64_t", "the seed")),
+        (*_SHARED, Outcome(Status.WRONG_STATE, "no answer has begun since the session was opened")),
+    ),
+    Entry(
         "spx_session_stats",
         "What the current answer cost so far; zeros before the first.",
         (_SESSION, *structure_out("stats", "spx_stats", "to be filled")),

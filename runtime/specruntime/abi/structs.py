@@ -1,6 +1,6 @@
 """The structures and enumerations of the ABI, with their documentation."""
 
-from specruntime.abi.enums import AcceptRule, DraftKind, Finish, SessionState
+from specruntime.abi.enums import SEED_DRAWN, AcceptRule, DraftKind, Finish, SessionState
 from specruntime.abi.table import Enumeration, Field, Structure
 from specruntime.errors import Status
 
@@ -41,7 +41,8 @@ INFO = Structure(
 
 PARAMS = Structure(
     "spx_params",
-    "How tokens are chosen and when an answer ends. Fill it with `spx_params_init` (greedy, no limit), then change "
+    "How tokens are chosen and when an answer ends. Fill it with `spx_params_init` (greedy, no limit, a fresh seed for "
+    "each answer, which `spx_session_seed` gives), then change "
     "what matters. Order of application: bias, min_tokens, repetition, presence and frequency penalty, temperature, "
     "top_k, top_p, min_p.",
     (
@@ -51,7 +52,12 @@ PARAMS = Structure(
         Field("repetition_penalty", "double", "0.01 to 100; 1 is off; counts prompt and answer", 1.0),
         Field("presence_penalty", "double", "-2 to 2; 0 is off; counts the answer", 0.0),
         Field("frequency_penalty", "double", "-2 to 2; 0 is off; counts the answer", 0.0),
-        Field("seed", "uint64_t", "equal seeds give equal tokens, with and without speculation under MATCH"),
+        Field(
+            "seed",
+            "uint64_t",
+            "equal seeds give equal tokens, with and without speculation under MATCH; SPX_SEED_DRAWN: a fresh one",
+            SEED_DRAWN,
+        ),
         Field("top_k", "int64_t", "0: off"),
         Field("max_tokens", "int64_t", "most tokens of the answer; 0: no limit but the capacity"),
         Field("min_tokens", "int64_t", "none of the first min_tokens tokens ends the answer"),

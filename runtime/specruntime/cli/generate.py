@@ -34,7 +34,7 @@ from specruntime.timing import TimedAnswer
 )
 @threads_option
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object: text, token_ids, finish_reason, stats."
+    "--json", "as_json", is_flag=True, help="One JSON object: text, token_ids, finish_reason, seed, stats."
 )
 def generate_command(
     bundle: Path,
@@ -52,7 +52,7 @@ def generate_command(
     if compare and plain:
         raise click.UsageError("--compare sets plain decoding beside drafts; give it without --plain.")
     text = read_prompt(prompt, prompt_file)
-    params = sampling_params(**sampling)
+    params = sampling_params(**sampling).seeded()
     if compare:
         _require_equal_law(params)
     with open_bundle(bundle, options=engine_options(threads), text=True) as opened:
@@ -68,7 +68,7 @@ def generate_command(
                 f"the answer ends here: with the prompt it fills the {room} tokens of `capacity`", err=True
             )
         if stats:
-            click.echo(_render_stats(answer), err=True)
+            click.echo(_render_stats(answer, params), err=True)
         result = _as_dict(deltas, answer, params)
         if compare:
             result["comparison"] = _compare(opened, ids, params, codec, result)
@@ -168,6 +168,7 @@ def _as_dict(deltas: list[Delta], answer: TimedAnswer, params: SamplingParams) -
         "text": "".join(delta.text for delta in deltas),
         "token_ids": [token for delta in deltas for token in delta.tokens],
         "finish_reason": deltas[-1].finish_reason,
+        "seed": params.seed,
         "stats": answer.as_dict(),
     }
     if params.logprobs is not None:
@@ -179,15 +180,16 @@ def _as_dict(deltas: list[Delta], answer: TimedAnswer, params: SamplingParams) -
     return result
 
 
-def _render_stats(answer: TimedAnswer) -> str:
+def _render_stats(answer: TimedAnswer, params: SamplingParams) -> str:
     stats: dict[str, Any] = answer.as_dict()
     launches = sum(sum(stats[f"{role}_calls"].values()) for role in ("target", "draft"))
     replays = sum(sum(profiles.values()) for profiles in stats["graph_replays"].values())
+    seed = f"\nseed {params.seed}" if params.temperature > 0 else ""
     replayed = f"\n{replays} of {launches} engine calls replayed a captured CUDA graph" if replays else ""
     return (
         f"{answer.new_tokens} tokens in {stats['total_ms'] / 1e3:.2f} s: {answer.tokens_per_second:.1f} tokens/s, "
         f"first after {stats['ttft_ms']:.0f} ms, then {answer.decode_tokens_per_second:.1f} tokens/s\n"
         f"{stats['rounds']} rounds, {stats['proposed']} drafted, {stats['accepted']} accepted, "
         f"{stats['acceptance_length']:.2f} tokens a round; {answer.host_percent:.1f} % of the time outside the engine"
-        f"{replayed}"
+        f"{replayed}{seed}"
     )

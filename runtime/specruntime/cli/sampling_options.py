@@ -40,9 +40,13 @@ def max_new_tokens_option(default: int | None = DEFAULT_NEW_TOKENS) -> Callable[
 
 
 def law_options(command: _F) -> _F:
-    """The options that `bench` shares with `generate`."""
+    """The options that `bench` and `tune` share with `generate`. They measure the same answers every time: seed 0."""
+    seed = click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+    return _law_options(seed(command))
+
+
+def _law_options(command: _F) -> _F:
     for option in (
-        click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling noise."),
         click.option(
             "--top-p", type=float, default=1.0, show_default=True, help="Smallest set with this mass."
         ),
@@ -53,6 +57,7 @@ def law_options(command: _F) -> _F:
 
 
 _SAMPLING_OPTIONS = (
+    click.option("--seed", type=int, help="Random seed (default: a fresh one; --stats and --json show it)."),
     click.option("--top-k", type=int, default=0, show_default=True, help="Keep the k likeliest; 0 is off."),
     click.option(
         "--min-p", type=float, default=0.0, show_default=True, help="Least share of the likeliest's mass."
@@ -91,7 +96,7 @@ def sampling_options(command: _F) -> _F:
     """Every option of `SamplingParams`; the command passes what it receives to `sampling_params`."""
     for option in reversed(_SAMPLING_OPTIONS):
         command = option(command)
-    return max_new_tokens_option()(law_options(command))
+    return max_new_tokens_option()(_law_options(command))
 
 
 def sampling_params(

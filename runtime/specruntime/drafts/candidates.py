@@ -25,7 +25,7 @@ def best_first(ids: Ids, logprobs: Logprobs, sampler: Sampler, ahead: int) -> tu
     temperature = sampler.params.temperature
     if temperature == 0:
         return ids, logprobs
-    noisy = logprobs / temperature + gumbel(sampler.params.seed, sampler.position + ahead, ids)
+    noisy = logprobs / temperature + gumbel(sampler.seed, sampler.position + ahead, ids)
     order = np.argsort(-noisy, axis=-1, stable=True)
     order += np.arange(0, ids.size, ids.shape[-1]).reshape(*ids.shape[:-1], 1)
     noisy = noisy.ravel()[order]

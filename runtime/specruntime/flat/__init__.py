@@ -4,7 +4,7 @@ Each entry takes what its row of `specruntime.abi` says, in that order, and retu
 docs/flat-api.md documents them one by one. Importing this loads no engine library and no tokenizer.
 """
 
-from specruntime.abi import AcceptRule, DraftKind, Finish, SessionState
+from specruntime.abi import SEED_DRAWN, AcceptRule, DraftKind, Finish, SessionState
 from specruntime.abi.structs import INFO as _INFO
 from specruntime.abi.structs import OPTIONS as _OPTIONS
 from specruntime.abi.structs import PARAMS as _PARAMS
@@ -37,6 +37,7 @@ from specruntime.flat.sessions import (
     spx_session_logprobs,
     spx_session_open,
     spx_session_reset,
+    spx_session_seed,
     spx_session_state,
     spx_session_stats,
     spx_session_text,
@@ -51,6 +52,7 @@ __all__ = [
     "INFO",
     "OPTIONS",
     "PARAMS",
+    "SEED_DRAWN",
     "STATS",
     "AcceptRule",
     "DraftKind",
@@ -76,6 +78,7 @@ __all__ = [
     "spx_session_reset",
     "spx_session_rewind",
     "spx_session_round",
+    "spx_session_seed",
     "spx_session_state",
     "spx_session_stats",
     "spx_session_text",

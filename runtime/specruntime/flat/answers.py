@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.abi import AcceptRule, Finish
+from specruntime.abi import SEED_DRAWN, AcceptRule, Finish
 from specruntime.abi.structs import PARAMS
 from specruntime.errors import BufferTooSmall, InvalidArgument
 from specruntime.flat.entry import entry
@@ -103,6 +103,7 @@ def _sampling_params(
         "ignore_eos": _flag("ignore_eos", fields["ignore_eos"]),
         "logprobs": None if fields["logprobs"] == -1 else fields["logprobs"],
         "max_tokens": fields["max_tokens"] or None,
+        "seed": None if fields["seed"] == SEED_DRAWN else fields["seed"],
     }
     return SamplingParams(**fields | changed, stop_token_ids=stop_token_ids, logit_bias=bias)  # type: ignore[arg-type]
 

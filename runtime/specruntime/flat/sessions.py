@@ -84,6 +84,13 @@ def spx_session_text(
 
 
 @entry
+def spx_session_seed(session: SessionRecord, seed: NDArray[np.uint64]) -> None:
+    if session.session.seed is None:
+        raise WrongState("no answer has begun in this session, so there is no seed: begin one")
+    seed[0] = session.session.seed
+
+
+@entry
 def spx_session_stats(session: SessionRecord, stats: NDArray[np.void], stats_size: int) -> None:
     figures = session.session.stats
     for name in (

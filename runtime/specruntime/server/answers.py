@@ -9,44 +9,55 @@ from collections.abc import Sequence
 from typing import Any
 
 from specruntime.generation import TextDecoder
-from specruntime.sampling import TokenLogprobs
+from specruntime.server.logprobs import ChatLogprobs, CompletionLogprobs
 from specruntime.server.schema import ChatRequest, CompletionRequest
 from specruntime.serving.events import Delivery, Figures
-from specruntime.text import INCOMPLETE, TextCodec
+from specruntime.text import TextCodec
 
 _REASONS = {"stop": "stop", "length": "length", "capacity": "length"}
-_LEAST = -9999.0  # stands for the logarithm of 0, which JSON cannot say
 Json = dict[str, Any]
 
 
 class AnswerShape:
     """The objects of one answer. `chunk` is for streams, `whole` for the rest; use one of them."""
 
-    def __init__(self, asked: ChatRequest | CompletionRequest, codec: TextCodec | None) -> None:
+    def __init__(
+        self, asked: ChatRequest | CompletionRequest, prompt: Sequence[int], codec: TextCodec | None
+    ) -> None:
+        """`prompt` is what the answer follows. Without `codec` there is no text, so the answer says its token ids."""
         self.chat = isinstance(asked, ChatRequest)
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._model = asked.model
         self._created = int(time.time())
-        self._codec = codec
-        self._wants_logprobs = asked.top_logprobs_wanted is not None
-        self._pieces: TextDecoder | None = codec.stream() if asked.include_authors and codec else None
+        self._prompt = prompt
+        self._with_ids = asked.return_token_ids is True or codec is None
         self._authors = asked.include_authors is True
-        self._offset = 0  # characters of the answer so far
+        self._logprobs: ChatLogprobs | CompletionLogprobs | None = None
+        if asked.top_logprobs_wanted is not None:
+            self._logprobs = ChatLogprobs(codec) if self.chat else CompletionLogprobs(codec)
+        apart = self._authors or isinstance(self._logprobs, CompletionLogprobs)
+        self._pieces: TextDecoder | None = codec.stream(prompt) if apart and codec is not None else None
         self._first = True
 
     def chunk(self, delivery: Delivery) -> Json:
         """One server-sent event."""
-        delta = delivery.delta
+        delta, pieces = delivery.delta, self._completed(delivery)
         if self.chat:
             role = {"role": "assistant"} if self._first else {}
             choice: Json = {"index": 0, "delta": {**role, "content": delta.text}}
         else:
             choice = {"index": 0, "text": delta.text}
-        self._first = False
-        choice["logprobs"] = self._logprobs([delivery])
+        choice["logprobs"] = self._named_logprobs([delivery], pieces)
         choice["finish_reason"] = None if delta.finish_reason is None else _REASONS[delta.finish_reason]
-        extra = {"specruntime": self._account(delivery)} if self._authors else {}
-        return {**self._head(chunk=True), "choices": [choice], **extra}
+        document = {**self._head(chunk=True), "choices": [choice]}
+        if self._with_ids:
+            choice["token_ids"] = list(delta.tokens)
+        if self._first:
+            self._add_beginning(document, choice, delivery)
+        if self._authors:
+            document["specruntime"] = self._account(delivery, pieces)
+        self._first = False
+        return document
 
     def usage_chunk(self, figures: Figures) -> Json:
         """The event that ends a stream which asked for its usage."""
@@ -55,77 +66,67 @@ class AnswerShape:
     def whole(self, deliveries: Sequence[Delivery]) -> Json:
         """The body of an answer that was not streamed."""
         text = "".join(delivery.delta.text for delivery in deliveries)
-        reason = deliveries[-1].delta.finish_reason
-        choice: Json = {"index": 0, "logprobs": self._logprobs(deliveries)}
+        reason, figures = deliveries[-1].delta.finish_reason, deliveries[-1].figures
+        pieces = [piece for delivery in deliveries for piece in self._completed(delivery)]
+        choice: Json = {"index": 0, "logprobs": self._named_logprobs(deliveries, pieces)}
         choice |= (
             {"message": {"role": "assistant", "content": text, "refusal": None}}
             if self.chat
             else {"text": text}
         )
         choice["finish_reason"] = _REASONS[reason or "stop"]
-        figures = deliveries[-1].figures
-        extra: Json = {}
+        document = {**self._head(chunk=False), "choices": [choice], "usage": usage(figures)}
+        if self._with_ids:
+            choice["token_ids"] = [token for delivery in deliveries for token in delivery.delta.tokens]
+        self._add_beginning(document, choice, deliveries[-1])
         if self._authors:
-            tokens = [token for delivery in deliveries for token in self._account(delivery)["tokens"]]
-            extra["specruntime"] = {"tokens": tokens, "figures": figures.as_dict()}
-        return {**self._head(chunk=False), "choices": [choice], "usage": usage(figures), **extra}
+            written = [delivery.authors for delivery in deliveries]
+            authors = [author for each in written for author in each]
+            tokens = [token for delivery in deliveries for token in delivery.delta.tokens]
+            document["specruntime"] = {
+                "tokens": _written(tokens, authors, pieces),
+                "figures": figures.as_dict(),
+            }
+        return document
 
     def _head(self, *, chunk: bool) -> Json:
         kind = "text_completion" if not self.chat else "chat.completion.chunk" if chunk else "chat.completion"
         return {"id": self.id, "object": kind, "created": self._created, "model": self._model}
 
-    def _account(self, delivery: Delivery) -> Json:
+    def _add_beginning(self, document: Json, choice: Json, delivery: Delivery) -> None:
+        """What a stream says once: the seed, and the prompt's ids where vLLM has them."""
+        choice["seed"] = delivery.figures.seed
+        if self._with_ids:
+            (document if self.chat else choice)["prompt_token_ids"] = list(self._prompt)
+
+    def _completed(self, delivery: Delivery) -> list[str]:
+        """The text that each token of a delivery completes; called once for each, in order."""
+        tokens = delivery.delta.tokens
+        if self._pieces is None:
+            return [""] * len(tokens)
+        pieces = [self._pieces.push((token,)) for token in tokens]
+        if delivery.last and pieces:
+            pieces[-1] += self._pieces.flush()
+        return pieces
+
+    def _account(self, delivery: Delivery, pieces: Sequence[str]) -> Json:
         """Who wrote each token, with the text that it completed."""
-        tokens: list[Json] = [
-            {
-                "id": token,
-                "author": author,
-                "text": "" if self._pieces is None else self._pieces.push((token,)),
-            }
-            for token, author in zip(delivery.delta.tokens, delivery.authors, strict=True)
-        ]
-        if delivery.last and tokens and self._pieces is not None:
-            tokens[-1]["text"] += self._pieces.flush()
+        tokens = _written(delivery.delta.tokens, delivery.authors, pieces)
         return {"tokens": tokens, "figures": delivery.figures.as_dict()}
 
-    def _logprobs(self, deliveries: Sequence[Delivery]) -> Json | None:
-        if not self._wants_logprobs:
-            return None
+    def _named_logprobs(self, deliveries: Sequence[Delivery], pieces: Sequence[str]) -> Json | None:
         entries = [entry for delivery in deliveries for entry in delivery.delta.logprobs or ()]
-        return (
-            {"content": [self._chat_entry(entry) for entry in entries]} if self.chat else self._table(entries)
-        )
+        if isinstance(self._logprobs, CompletionLogprobs):
+            text = "".join(delivery.delta.text for delivery in deliveries)
+            return self._logprobs.entries(entries, pieces, text, last=deliveries[-1].last)
+        return None if self._logprobs is None else self._logprobs.entries(entries)
 
-    def _chat_entry(self, entry: TokenLogprobs) -> Json:
-        top = [self._named(token, logprob) for token, logprob in entry.top]
-        return {**self._named(entry.token, entry.logprob), "top_logprobs": top}
 
-    def _named(self, token: int, logprob: float) -> Json:
-        text = self._text(token)
-        return {
-            "token": text,
-            "logprob": max(logprob, _LEAST),
-            # A token of some bytes of a character is shown as U+FFFD; which bytes it has, a decoder does not tell.
-            "bytes": None if INCOMPLETE in text else list(text.encode("utf-8", "replace")),
-        }
-
-    def _table(self, entries: Sequence[TokenLogprobs]) -> Json:
-        texts = [self._text(entry.token) for entry in entries]
-        offsets = []
-        for text in texts:
-            offsets.append(self._offset)
-            self._offset += len(text)
-        return {
-            "tokens": texts,
-            "token_logprobs": [max(entry.logprob, _LEAST) for entry in entries],
-            "top_logprobs": [
-                {self._text(token): max(logprob, _LEAST) for token, logprob in entry.top} for entry in entries
-            ],
-            "text_offset": offsets,
-        }
-
-    def _text(self, token: int) -> str:
-        return f"token_id:{token}" if self._codec is None else self._codec.decode([token])
+def _written(tokens: Sequence[int], authors: Sequence[str], pieces: Sequence[str]) -> list[Json]:
+    return [
+        {"id": token, "author": author, "text": piece}
+        for token, author, piece in zip(tokens, authors, pieces, strict=True)
+    ]
 
 
 def usage(figures: Figures) -> Json:

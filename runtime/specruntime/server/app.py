@@ -159,7 +159,7 @@ async def _answer(
     asked = asked.model_copy(update={"model": served.settings.model_name})
     work = await work_of(asked, served.codec, served.max_prompt_tokens)
     stream = AsyncStream(served.scheduler, work, seconds=max(0.0, deadline - clock.now()))
-    shape = AnswerShape(asked, served.codec)
+    shape = AnswerShape(asked, work.prompt.tolist(), served.codec)
     try:
         if not asked.stream:
             deliveries = await _unless_gone(request, _collect(stream))

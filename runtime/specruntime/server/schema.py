@@ -72,6 +72,8 @@ class Sampling(_Closed):
     """False decodes this answer without drafts."""
     include_authors: bool | None = None
     """Adds to each chunk or choice who wrote each token, and the figures of the request so far."""
+    return_token_ids: bool | None = None
+    """Adds the token ids of prompt and answer."""
 
     @property
     def top_logprobs_wanted(self) -> int | None:

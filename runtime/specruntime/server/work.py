@@ -1,11 +1,9 @@
 """A request as work for the scheduler: its prompt's ids and its sampling parameters.
 
-Owns the defaults of the OpenAI API where they differ from the library's: temperature 1, and a seed of its own for each
-request that names none.
+Owns the defaults of the OpenAI API where they differ from the library's: temperature 1.
 """
 
 import asyncio
-import secrets
 from typing import Any
 
 import numpy as np
@@ -55,7 +53,7 @@ def sampling_params(asked: Sampling) -> SamplingParams:
     return SamplingParams(
         temperature=temperature if temperature >= 1e-6 else 0.0,
         top_k=max(asked.top_k or 0, 0),
-        seed=secrets.randbits(63) if asked.seed is None else asked.seed,
+        seed=asked.seed,
         stop=asked.stop or (),  # type: ignore[arg-type]  # a string and a list are taken too
         logit_bias=biases,
         max_tokens=asked.token_limit,
@@ -66,12 +64,12 @@ def sampling_params(asked: Sampling) -> SamplingParams:
 
 async def _prompt_ids(asked: ChatRequest | CompletionRequest, codec: TextCodec | None) -> list[int]:
     if isinstance(asked, CompletionRequest):
-        prompt = asked.prompt
-        if isinstance(prompt, list) and isinstance(prompt[0], int):
-            return [int(token) for token in prompt]
-        if isinstance(prompt, list) and isinstance(prompt[0], list):
-            return [int(token) for token in prompt[0]]
-        text = prompt if isinstance(prompt, str) else str(prompt[0])
+        prompt: Any = asked.prompt
+        if isinstance(prompt, list) and not isinstance(prompt[0], int):
+            (prompt,) = prompt  # the API's list of prompts
+        if isinstance(prompt, list):
+            return prompt
+        text = str(prompt)
         known = _require_codec(codec)
         return await asyncio.to_thread(known.encode, text) if len(text) > _LONG_TEXT else known.encode(text)
     messages = [message.as_mapping() for message in asked.messages]

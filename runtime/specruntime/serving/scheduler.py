@@ -26,7 +26,7 @@ class Ticket:
 
     def __init__(self, work: Work, deliver: Callable[[Event], None], deadline: float | None) -> None:
         self.work = work
-        self.figures = Figures(len(work.prompt))
+        self.figures = Figures(len(work.prompt), work.params.seed)
         self.cancelled = False
         self.deadline = deadline  # on `clock.now`
         self.submitted = clock.now()
@@ -82,12 +82,11 @@ class Scheduler:
     def submit(self, work: Work, deliver: Callable[[Event], None], *, seconds: float | None = None) -> Ticket:
         """Queues the work; `deliver` hears every event from the scheduler's thread and must not wait.
 
-        `seconds` is the time the request may take from now on. Raises what `Stepper.check` raises, `QueueFull` and
-        `Draining`; nothing is delivered then.
+        Work without a seed gets one of its own here; `Ticket.figures` says which. `seconds` is the time the request
+        may take from now on. Raises what `Stepper.check` raises, `QueueFull` and `Draining`; nothing is delivered then.
         """
-        ticket = Ticket(
-            self._stepper.check(work), deliver, None if seconds is None else clock.now() + seconds
-        )
+        deadline = None if seconds is None else clock.now() + seconds
+        ticket = Ticket(self._stepper.check(work).seeded(), deliver, deadline)
         with self._changed:
             if not self.accepting:
                 self.totals.refused["draining"] += 1

@@ -5,7 +5,7 @@ is carried out, and which prompts are fed in it, is the stepper's own business.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +23,10 @@ class Work:
     prompt: NDArray[np.int64]
     params: SamplingParams
     speculate: bool = True
+
+    def seeded(self) -> "Work":
+        """Itself with a seed: the one of its params, or a drawn one."""
+        return replace(self, params=self.params.seeded())
 
 
 @dataclass(slots=True)

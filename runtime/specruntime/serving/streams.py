@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 
 from specruntime.serving.events import Delivery, Event, Failure
@@ -65,17 +66,35 @@ class AsyncStream(_Cancelling):
         return _delivered(event)
 
 
-def collect(scheduler: Scheduler, works: Sequence[Work]) -> list[list[Delivery]]:
-    """The deliveries of all works, in their order. Raises the first error any of them meets and cancels the others."""
-    streams: list[Stream] = []
+def collect(
+    scheduler: Scheduler, works: Sequence[Work], ended: Callable[[], object] = lambda: None
+) -> list[list[Delivery]]:
+    """The deliveries of all works, in their order; `ended` is called as each answer ends.
+
+    Raises the first error any of them meets, or `ended` raises, and cancels the others.
+    """
+    events: SimpleQueue[tuple[int, Event]] = SimpleQueue()
+    answers: list[list[Delivery]] = [[] for _ in works]
+    tickets: list[Ticket] = []
     try:
-        for work in works:
-            streams.append(Stream(scheduler, work))
-        return [list(stream) for stream in streams]
+        for number, work in enumerate(works):
+            tickets.append(scheduler.submit(work, partial(_number, events, number)))
+        left = len(works)
+        while left:
+            number, event = events.get()
+            answers[number].append(_delivered(event))
+            if event.last:
+                left -= 1
+                ended()
+        return answers
     except BaseException:
-        for stream in streams:
-            stream.close()
+        for ticket in tickets:
+            ticket.cancel()
         raise
+
+
+def _number(events: SimpleQueue[tuple[int, Event]], number: int, event: Event) -> None:
+    events.put((number, event))
 
 
 def _hand_over(loop: asyncio.AbstractEventLoop, put: Callable[[Event], None], event: Event) -> None:
