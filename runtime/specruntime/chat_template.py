@@ -6,7 +6,7 @@ sandbox that cannot change what it is given, and may fail in any way. Knows noth
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from specruntime.errors import BackendMissing, BundleInvalid, InvalidArgument
 
@@ -111,7 +111,7 @@ def _environment() -> "Environment":
     class Generation(Extension):
         """`{% generation %}` marks what an assistant wrote, for training; in a prompt its content is itself."""
 
-        tags: ClassVar[set[str]] = {"generation"}
+        tags = {"generation"}  # noqa: RUF012
 
         def parse(self, parser: Parser) -> nodes.Node:
             line = next(parser.stream).lineno

@@ -234,10 +234,11 @@ def _end_of(prompt: Sequence[int], codec: TextCodec) -> tuple[list[int], int]:
     """
     audible = (token for token in reversed(prompt) if not codec.is_silent(token))
     ids = list(islice(audible, _CONTEXT))[::-1]
-    for cut, start in product(range(_CHARACTER_BYTES), repeat=2):
-        text = codec.decode(ids[start : len(ids) - cut])
+    for start, cut in product(range(_CHARACTER_BYTES), repeat=2):
+        whole = ids[start : max(len(ids) - cut, start)]
+        text = codec.decode(whole)
         if INCOMPLETE not in (text[:1], text[-1:]):
-            return ids[start:], max(len(ids) - start - cut, 0)
+            return ids[start:], len(whole)
     return ids, len(ids)
 
 

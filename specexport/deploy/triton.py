@@ -20,14 +20,19 @@ INPUTS = (
     ("stop", "TYPE_STRING", -1, True),
     ("stream", "TYPE_BOOL", 1, True),
 )
-OUTPUTS = (("text", "TYPE_STRING", 1), ("token_ids", "TYPE_INT64", -1), ("finish_reason", "TYPE_STRING", 1))
+OUTPUTS = (
+    ("text", "TYPE_STRING", 1),
+    ("token_ids", "TYPE_INT64", -1),
+    ("finish_reason", "TYPE_STRING", 1),
+    ("seed", "TYPE_INT64", 1),
+)
 _README = """# {name} for Triton
 
     pip install 'CLONE/runtime[ort,text]'    # specruntime, from a clone, into the Python that Triton's backend runs
     tritonserver --model-repository=.
 
 `{name}/config.pbtxt` names the inputs (a `prompt` or `prompt_ids`, and sampling options) and the outputs (`text`,
-`token_ids`, `finish_reason`). The model is decoupled: use the gRPC stream of a client, one response comes a round; with
+`token_ids`, `finish_reason`, `seed`). The model is decoupled: use the gRPC stream of a client, one response comes a round; with
 `stream` false there is one. This repository was written and checked by its schema; it was not run in a Triton server.
 """
 

@@ -53,7 +53,7 @@ def parsed(repository: Path) -> Any:
 def test_the_configuration_is_one_of_tritons(config: Any) -> None:
     assert config.name == "tiny-random" and config.backend == "python"
     assert config.model_transaction_policy.decoupled and config.max_batch_size == 0
-    assert {entry.name for entry in config.output} == {"text", "token_ids", "finish_reason"}
+    assert {entry.name for entry in config.output} == {"text", "token_ids", "finish_reason", "seed"}
     assert all(entry.optional for entry in config.input)
     assert config.parameters["slots"].string_value == "2"
     assert config.parameters["prefix_caching"].string_value == "off"
