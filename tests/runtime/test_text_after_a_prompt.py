@@ -69,7 +69,7 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
 Opened = tuple[Tokenizer, TextCodec]
 
 
-@pytest.fixture(scope="module", params=FAMILIES.values(), ids=FAMILIES)
+@pytest.fixture(scope="module", params=list(FAMILIES.values()), ids=list(FAMILIES))
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
     tokenizer: Tokenizer = request.param()
     return tokenizer, open_codec(tmp_path_factory.mktemp("family"), tokenizer, template=None)
@@ -83,6 +83,12 @@ def added(tokenizer: Tokenizer, prompt: list[int], answer: list[int]) -> str:
     whole = tokenizer.decode(prompt + answer)
     beginnings = (tokenizer.decode(prompt[:count]) for count in range(len(prompt), -1, -1))
     return whole[len(next(text for text in beginnings if whole.startswith(text))) :]
+
+
+def id_of(tokenizer: Tokenizer, name: str) -> int:
+    found = tokenizer.token_to_id(name)
+    assert found is not None
+    return found
 
 
 def streamed(codec: TextCodec, prompt: list[int], runs: list[list[int]]) -> str:
@@ -103,7 +109,7 @@ def test_an_answer_adds_to_its_prompt_what_decoding_both_does(
     tokenizer, codec = opened
     ids = list(tokenizer.encode(text, add_special_tokens=False).ids)
     for mark in marks:
-        ids.insert(mark % (len(ids) + 1), tokenizer.token_to_id("<|im_start|>"))
+        ids.insert(mark % (len(ids) + 1), id_of(tokenizer, "<|im_start|>"))
     split = cut % (len(ids) + 1)
     prompt, answer = ids[:split], ids[split:]
     assert streamed(codec, prompt, in_runs(answer, cuts)) == added(tokenizer, prompt, answer)
@@ -115,9 +121,9 @@ def test_the_first_word_keeps_its_space_after_a_text_and_has_none_at_the_beginni
 ) -> None:
     tokenizer = make()
     codec = open_codec(tmp_path, tokenizer, template=None)
-    start = tokenizer.token_to_id("<|im_start|>")
-    word = [tokenizer.token_to_id(token) for token in (MARK, "a")]
-    (letter,) = [tokenizer.token_to_id("b")]
+    start = id_of(tokenizer, "<|im_start|>")
+    word = [id_of(tokenizer, token) for token in (MARK, "a")]
+    (letter,) = [id_of(tokenizer, "b")]
     assert streamed(codec, [letter], [word]) == " a"
     assert streamed(codec, [letter, start], [word]) == " a"
     assert streamed(codec, [letter, *[start] * 100], [word]) == " a"
@@ -155,7 +161,8 @@ class TestTokenBytes:
         codec, names = open_codec(tmp_path, byte_level_with_words(), template=None), byte_level_with_words()
         table = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
         for token in range(259):
-            assert codec.token_bytes(token) == bytes(table[symbol] for symbol in names.id_to_token(token))
+            name = names.id_to_token(token)
+            assert name and codec.token_bytes(token) == bytes(table[symbol] for symbol in name)
         assert codec.token_bytes(257) == b" \xc3" and codec.token_text(257) == "\\x20\\xc3"
         assert codec.token_text(256) == " a"
 
@@ -163,9 +170,9 @@ class TestTokenBytes:
         tokenizer = sentencepiece_like()
         codec = open_codec(tmp_path, tokenizer, template=None)
         for byte in range(256):
-            token = tokenizer.token_to_id(f"<0x{byte:02X}>")
+            token = id_of(tokenizer, f"<0x{byte:02X}>")
             assert codec.token_bytes(token) == bytes([byte])
-        assert codec.token_text(tokenizer.token_to_id("<0xE2>")) == "\\xe2"
+        assert codec.token_text(id_of(tokenizer, "<0xE2>")) == "\\xe2"
 
     @pytest.mark.parametrize(
         ("make", "token", "text"),
@@ -185,12 +192,12 @@ class TestTokenBytes:
     ) -> None:
         tokenizer = make()
         codec = open_codec(tmp_path, tokenizer, template=None)
-        index = tokenizer.token_to_id(token)
+        index = id_of(tokenizer, token)
         assert codec.token_bytes(index) == text.encode() and codec.token_text(index) == text
 
     def test_a_special_token_has_a_name_and_no_bytes(self, opened: Opened) -> None:
         tokenizer, codec = opened
-        special = tokenizer.token_to_id("</s>")
+        special = id_of(tokenizer, "</s>")
         assert codec.token_bytes(special) is None and codec.token_text(special) == "</s>"
         assert codec.token_bytes(5000) is None and codec.token_text(5000) == "token_id:5000"
 

@@ -20,10 +20,10 @@ from specruntime.serving.events import Delivery, Figures
 from specruntime.stopping import FinishReason, StopChecker
 from specruntime.text import TextCodec
 from tests.runtime.test_text import open_codec, sentencepiece_like
-from tests.runtime.test_text_after_a_prompt import byte_level_with_words
+from tests.runtime.test_text_after_a_prompt import byte_level_with_words, id_of
 
-CHAT = {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 3}
-TEXT = {"prompt": "x", "logprobs": 3}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 3}
+TEXT: dict[str, Any] = {"prompt": "x", "logprobs": 3}
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def choice(
 
 
 def ids_of(tokenizer: Tokenizer, *names: str) -> list[int]:
-    return [tokenizer.token_to_id(name) for name in names]
+    return [id_of(tokenizer, name) for name in names]
 
 
 def test_a_word_keeps_its_space(words: TextCodec) -> None:
@@ -136,7 +136,7 @@ def test_offsets_point_into_the_text_that_was_sent(tmp_path: Path, make: Any, se
     """Any tokens, broken bytes too, in rounds of any size, with a stop string that is held back and cut off."""
     draw, tokenizer = random.Random(seed), make()
     codec = open_codec(tmp_path, tokenizer, template=None)
-    pool = [*codec.encode("ab ab, \u00e9\u4f60\U0001f600"), 200, 225, tokenizer.token_to_id("</s>")]
+    pool = [*codec.encode("ab ab, \u00e9\u4f60\U0001f600"), 200, 225, id_of(tokenizer, "</s>")]
     tokens = [draw.choice(pool) for _ in range(20)]
     top = draw.sample(range(tokenizer.get_vocab_size()), 3)
     ends = sorted({*draw.sample(range(1, 20), 6), 20})
