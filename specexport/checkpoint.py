@@ -42,6 +42,7 @@ from specexport.sources.gguf_weights import gguf_weights
 from specexport.sources.located import Located
 from specexport.sources.pruned import is_pruned
 from specexport.tokenizer import TokenizerFiles, tokenizer_files
+from specexport.tokenizer.chat_templates import check_chat_template
 from specexport.tokenizer.directory_tokenizer import write_directory_tokenizer
 from specexport.tokenizer.gguf_tokenizer import write_gguf_tokenizer
 from specexport.vocabulary import end_token_ids, real_vocab_size, require_shared_vocabulary
@@ -252,8 +253,10 @@ def _write_tokenizer(
     source: str, located: Located, trust_remote_code: bool, destination: Path
 ) -> tuple[str, ...]:
     if located.gguf_file is not None:
-        return write_gguf_tokenizer(source, located.directory / located.gguf_file, destination)
-    return write_directory_tokenizer(source, located.directory, trust_remote_code, destination)
+        notes = write_gguf_tokenizer(source, located.directory / located.gguf_file, destination)
+    else:
+        notes = write_directory_tokenizer(source, located.directory, trust_remote_code, destination)
+    return (*notes, *check_chat_template(source, destination))
 
 
 def _describe(name: str, model: PreTrainedModel, tokenizer: TokenizerFiles, digest: str) -> Checkpoint:

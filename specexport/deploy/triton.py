@@ -32,8 +32,9 @@ _README = """# {name} for Triton
     tritonserver --model-repository=.
 
 `{name}/config.pbtxt` names the inputs (a `prompt` or `prompt_ids`, and sampling options) and the outputs (`text`,
-`token_ids`, `finish_reason`, `seed`). The model is decoupled: use the gRPC stream of a client, one response comes a round; with
-`stream` false there is one. This repository was written and checked by its schema; it was not run in a Triton server.
+`token_ids`, `finish_reason`, `seed`). The model is decoupled: use the gRPC stream of a client, one response comes a
+round; with `stream` false there is one. This repository was written and checked by its schema; it was not run in a
+Triton server.
 """
 
 

@@ -12,6 +12,7 @@ from specruntime.manifest import TokenizerSpec
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
+_TOKEN_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def save_tokenizer(
@@ -42,14 +43,25 @@ def describe_tokenizer(root: Path, directory: str) -> TokenizerSpec:
     """The tokenizer in `root/directory`, with paths relative to `root`."""
     place = root / directory
     config: dict[str, Any] = json.loads((place / CONFIG_FILE).read_text(encoding="utf-8"))
+    named = {name: token for name, stated in _named_tokens(config).items() if (token := _token_text(stated))}
     template = f"{directory}/{TEMPLATE_FILE}" if (place / TEMPLATE_FILE).is_file() else None
     return TokenizerSpec(
         file=f"{directory}/{TOKENIZER_FILE}",
         sha256=file_sha256(place / TOKENIZER_FILE),
         chat_template=template,
-        bos_token=_token_text(config.get("bos_token")),
-        eos_token=_token_text(config.get("eos_token")),
+        bos_token=named.pop("bos_token", None),
+        eos_token=named.pop("eos_token", None),
+        other_tokens=named,
     )
+
+
+def _named_tokens(config: dict[str, Any]) -> dict[str, Any]:
+    """The special tokens that transformers gives to chat templates by name."""
+    named = {f"{name}_token": config.get(f"{name}_token") for name in _TOKEN_NAMES}
+    for key in ("extra_special_tokens", "model_specific_special_tokens"):
+        own = config.get(key)
+        named |= own if isinstance(own, dict) else {}
+    return named
 
 
 def _token_text(stated: Any) -> str | None:

@@ -9,7 +9,12 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from specruntime.chat_template import ChatTemplate
 from specruntime.errors import BundleInvalid, InvalidArgument
 
-TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "image_token": "<image>"}
+TOKENS: dict[str, Any] = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "image_token": "<image>",
+}
 CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "one turn": [{"role": "user", "content": " 1 < 2 & \u00e9 \U0001f600\n"}],
     "system and turns": [
@@ -39,7 +44,8 @@ CONSTRUCTS = {
     "SmolLM3, Phi-4: generation": EACH
     + "{%- if message.role == 'assistant' -%}\n{% generation %}\n{{ '<a>' + message.content.lstrip('\\n') }}\n"
     "{% endgeneration %}\n{%- else %}{{ message.role }}{% endif %}\n{% endfor %}",
-    "generation ends what is set in it": "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}",
+    "generation ends what is set in it": "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}"
+    "{{ x }}",
     "generation between trimmed tags": EACH
     + "a {%- generation -%} {{ loop.index }} {%- endgeneration -%} b\n{% endfor %}",
     "tojson": "{{ messages | tojson }}|{{ messages[0] | tojson(indent=2) }}",
@@ -55,16 +61,19 @@ CONSTRUCTS = {
     "{%- if not ns.seen and message.role == 'user' and message.content is string %}{%- set ns.seen = true %}"
     "{%- set ns.last = index %}{%- endif %}{%- endfor %}{{ ns.last }}"
     + EACH
-    + "{% if message.content is string %}{{ message.content.split('</think>')[-1].lstrip('\\n') }}{% endif %}{% endfor %}",
+    + "{% if message.content is string %}{{ message.content.split('</think>')[-1].lstrip('\\n') }}{% endif %}"
+    "{% endfor %}",
     "a name with an underscore": "{% set ns = namespace(a=1) %}{% set ns._b = 2 %}{{ ns.a }}",
     "a dunder at the namespace's making": "{% set ns = namespace(**{'__x': 1}) %}{{ ns }}",
     "namespace with self": "{% set ns = namespace(self=3) %}{{ ns.self }}",
     "dict": "{{ dict(a=1) }}{{ dict(messages[0]).role }}{{ dict.fromkeys(['a'], 2) }}",
     "dict reaches nothing else": "{{ dict.mro() }}",
     "loop controls": EACH
-    + "{% if loop.first %}{% continue %}{% endif %}{{ message.role }}{% if loop.index > 2 %}{% break %}{% endif %}{% endfor %}",
+    + "{% if loop.first %}{% continue %}{% endif %}{{ message.role }}{% if loop.index > 2 %}{% break %}{% endif %}"
+    "{% endfor %}",
     "Mistral: refusals of order": EACH
-    + "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}{% endfor %}ok",
+    + "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}"
+    "{% endfor %}ok",
     "Llama 3.1: trimmed lines and sets": "{%- if not date_string is defined %}\n    {%- set date_string = '26 Jul' %}\n"
     "{%- endif %}\n{%- if messages[0]['role'] == 'system' %}\n    {%- set system = messages[0]['content']|trim %}\n"
     "    {%- set messages = messages[1:] %}\n{%- else %}\n    {%- set system = '' %}\n{%- endif %}\n"
@@ -98,12 +107,12 @@ def transformers_renders(source: str, messages: list[dict[str, Any]], *, opened:
     """None where it raises. As `apply_chat_template`, which leaves out the keys without a value."""
     given = [{key: value for key, value in each.items() if value is not None} for each in messages]
     try:
-        (text,), _ = render_jinja_template(
+        rendered: Any = render_jinja_template(
             [given], chat_template=source, add_generation_prompt=opened, **TOKENS
         )
     except Exception:  # a template may raise anything
         return None
-    return str(text)
+    return str(rendered[0][0])
 
 
 def rendered(source: str, messages: list[dict[str, Any]], *, opened: bool) -> str | None:

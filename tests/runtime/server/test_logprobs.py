@@ -64,7 +64,7 @@ def deliveries(
 def _delivery(text: str, kept: list[TokenLogprobs], reason: FinishReason | None) -> Delivery:
     tokens = tuple(each.token for each in kept)
     figures = Figures(1, seed=7, tokens=len(tokens))
-    return Delivery(Delta(text, tokens, tuple(kept), reason), ("target",) * len(tokens), figures)
+    return Delivery(Delta(text, tokens, tuple(kept), reason), tuple("target" for _ in tokens), figures)
 
 
 def choice(

@@ -1,0 +1,120 @@
+"""Holds a checkpoint's chat template, as a bundle renders it, against transformers.
+
+Conversations of every kind are rendered by both. A template that a bundle would render otherwise, or not at all, is
+refused while the tokenizer is read, before any weights are.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from specexport.errors import CheckpointUnsupported
+from specexport.tokenizer.files import TEMPLATE_FILE, describe_tokenizer
+from specruntime.chat_template import ChatTemplate
+from specruntime.errors import SpecError
+
+_CLOCK = "strftime_now"
+_SYSTEM = {"role": "system", "content": "Be brief.\nAlways."}
+_ASKED = {"role": "user", "content": "  Is 1 < 2 & \"\u00e9\" == '\U0001f600'?\n\n    x = 1\n"}
+_ANSWER = {"role": "assistant", "content": '<think>\nI wonder.\n</think>\n\nYes: {"a": [1]}\n'}
+_AGAIN = {"role": "user", "content": "Why?"}
+_PARTS = {"role": "user", "content": [{"type": "text", "text": "Hi."}, {"type": "text", "text": " There."}]}
+_CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"b": 1, "a": "\u00e9"}}}],
+}
+_RESULT = {"role": "tool", "name": "f", "content": "3"}
+# Roles in the orders that templates tell apart; many templates refuse some of them.
+CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
+    [_AGAIN],
+    [_ASKED],
+    [_SYSTEM, _ASKED],
+    [_ASKED, _ANSWER, _AGAIN],
+    [_SYSTEM, _ASKED, _ANSWER, _AGAIN],
+    [_ASKED, _ANSWER],
+    [_PARTS],
+    [_SYSTEM, _ASKED, _CALL, _RESULT],
+    [_ASKED, _ANSWER | {"reasoning_content": "Hm."}, _AGAIN],
+    [_AGAIN, _AGAIN],
+    [{"role": "developer", "content": "Be kind."}, _ASKED],
+)
+
+
+def check_chat_template(source: str, directory: Path) -> tuple[str, ...]:
+    """What the build should say of the template in a directory of tokenizer files; nothing where there is none.
+
+    Raises `CheckpointUnsupported` for a template that cannot be compiled, or that a bundle would render otherwise than
+    transformers. Its clock, `strftime_now`, is left out of bundles and so of the comparison.
+    """
+    place = directory / TEMPLATE_FILE
+    if not place.is_file():
+        return ()
+    text = place.read_text(encoding="utf-8")
+    try:
+        template = ChatTemplate(text, describe_tokenizer(directory.parent, directory.name).special_tokens)
+    except SpecError as error:
+        raise CheckpointUnsupported(f"{source}: {error}; {_CURE}") from None
+    named = PreTrainedTokenizerFast.from_pretrained(directory).special_tokens_map
+    for messages, opened in _cases():
+        expected = _reference(_without_clock(text), messages, opened, named)
+        found = _rendered(template, messages, opened)
+        if expected is not None and found != expected:
+            raise CheckpointUnsupported(f"{source}: {_difference(messages, found, expected)}; {_CURE}")
+    if _CLOCK not in text:
+        return ()
+    rendered = any(_rendered(template, messages, opened) is not None for messages, opened in _cases())
+    outcome = "chats are rendered without it" if rendered else "so this bundle will refuse every chat"
+    return (
+        f"the chat template asks for today's date ({_CLOCK}), which bundles leave out, as equal prompts must give "
+        f"equal tokens on every day: {outcome}",
+    )
+
+
+_CURE = "change the checkpoint's chat template, or remove it and prompt with plain text"
+
+
+def _cases() -> Iterator[tuple[list[dict[str, Any]], bool]]:
+    return ((messages, opened) for messages in CONVERSATIONS for opened in (True, False))
+
+
+def _without_clock(text: str) -> str:
+    """The template with the clock undefined; a line break that begins it would be taken for the tag's own."""
+    if _CLOCK not in text:
+        return text
+    return f"{{% set {_CLOCK} = not_given %}}" + ("\n" if text.startswith("\n") else "") + text
+
+
+def _reference(text: str, messages: list[dict[str, Any]], opened: bool, named: dict[str, Any]) -> str | None:
+    """None where the template refuses the conversation."""
+    try:
+        rendered: Any = render_jinja_template(
+            [messages], chat_template=text, add_generation_prompt=opened, **named
+        )
+    except Exception:  # a template is a program: it may raise anything
+        return None
+    return str(rendered[0][0])
+
+
+def _rendered(template: ChatTemplate, messages: list[dict[str, Any]], opened: bool) -> str | None:
+    try:
+        return template.render(messages, add_generation_prompt=opened)
+    except SpecError:
+        return None
+
+
+def _difference(messages: list[dict[str, Any]], found: str | None, expected: str) -> str:
+    roles = ", ".join(message["role"] for message in messages)
+    if found is None:
+        return (
+            f"its chat template fails in a bundle for a conversation of {roles}, which transformers renders"
+        )
+    start = next((i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), 0)
+    start = max(0, start - 10)
+    return (
+        f"its chat template renders a conversation of {roles} in a bundle as ...{found[start : start + 40]!r}, "
+        f"expected ...{expected[start : start + 40]!r}, as transformers does"
+    )
