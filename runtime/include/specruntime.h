@@ -365,8 +365,8 @@ spx_status spx_session_logprobs(
  *   INTERNAL. */
 spx_status spx_session_text(spx_session session, char *text, int64_t capacity, int64_t *needed);
 
-/* The seed of the answer begun last: the one of its parameters, or the one drawn for it, below 2**53. Given
- * as the seed of the same parameters it gives the same answer.
+/* The seed of the answer begun last: the one of its parameters, or the one drawn for it, below 2**53; 0 for a
+ * greedy answer without one. Given as the seed of the same parameters it gives the same answer.
  *   [in] session, int64: from `spx_session_open`
  *   [out] seed, uint64 [1]: the seed
  * Returns OK, INVALID_ARGUMENT, INVALID_HANDLE, WRONG_STATE, SESSION_BUSY, OUT_OF_MEMORY, INTERNAL. */

@@ -57,7 +57,8 @@ class Completion:
     logprobs: tuple[TokenLogprobs, ...] | None
     finish_reason: FinishReason
     stats: Statistics
-    seed: int  # of the noise: the one of the params, or the one drawn for this answer
+    # Of the noise: the one of the params, or the one drawn for this answer; a greedy answer draws none.
+    seed: int | None
 
 
 def generate(
@@ -96,7 +97,6 @@ def complete(
 ) -> Completion:
     """The whole answer that `generate` streams; raises the same."""
     params = params.seeded()
-    assert params.seed is not None
     deltas = list(generate(session, prompt_ids, params, text))
     reason = deltas[-1].finish_reason
     assert reason is not None

@@ -32,9 +32,8 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None  # one mapping per token; None unless asked for
     finish_reason: FinishReason | None = None  # None while the answer goes on
     stop_reason: None = None
-    seed: int | None = (
-        None  # of the noise; given again, it gives this answer again. None until the first token
-    )
+    # Of the noise: given again, it gives this answer again. None until the first token; a greedy answer draws none.
+    seed: int | None = None
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(
         default_factory=dict
     )  # token id -> added to its logit; -inf bans it
-    seed: int | None = None  # equal seeds give equal answers; None: each answer draws its own
+    seed: int | None = None  # equal seeds give equal answers; None: each sampled answer draws its own
     stop: tuple[str, ...] = ()  # ends the answer; not part of its text; a string or a list is taken too
     stop_token_ids: tuple[int, ...] = ()  # ends the answer; the id is its last token, without text; or a list
     max_tokens: int | None = None
@@ -82,8 +82,8 @@ class SamplingParams:
         return self.accept == "rejection" and self.temperature > 0
 
     def seeded(self) -> "SamplingParams":
-        """These options with a seed: the one they have, or a drawn one."""
-        return self if self.seed is not None else replace(self, seed=draw_seed())
+        """These options with a seed: the one they have, or a drawn one. Greedy ones need none."""
+        return self if self.seed is not None or self.temperature == 0 else replace(self, seed=draw_seed())
 
     def _take_lists(self) -> None:
         """One stop string, and lists of strings or ids, are what other libraries take."""

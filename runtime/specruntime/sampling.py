@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specruntime.errors import InvalidArgument
 from specruntime.noise import Stream, gumbel_argmax
-from specruntime.params import SamplingParams, draw_seed, shown
+from specruntime.params import SamplingParams, shown
 from specruntime.processors import Processors
 from specruntime.warping import Warper, best, probabilities, top_places
 
@@ -34,7 +34,7 @@ class Sampler:
                 f"logprobs is {shown(params.logprobs)}, expected at most the vocabulary, {vocab_size}"
             )
         self.params = params
-        self.seed = draw_seed() if params.seed is None else params.seed
+        self.seed = params.seeded().seed or 0
         self._vocab = vocab_size
         self._processors = Processors(params, vocab_size, eos_token_ids, prompt)
         self._warper = Warper(params, vocab_size)

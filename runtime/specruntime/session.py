@@ -105,7 +105,10 @@ class Session:
 
     @property
     def seed(self) -> int | None:
-        """Seed of the answer begun last: the one of its params, or the one drawn for it. None before the first."""
+        """Seed of the answer begun last: the one of its params, or the one drawn for it.
+
+        None before the first, and for a greedy answer that was given none.
+        """
         return self._seed
 
     @property
@@ -150,7 +153,7 @@ class Session:
                 )
             prompt = self._tokens[: self._length].tolist()
             self._sampler = Sampler(params, self._feeder.vocab_size, self.manifest.eos_token_ids, prompt)
-            self._seed = self._sampler.seed
+            self._seed = params.seed if params.temperature == 0 else self._sampler.seed
             self._prompt_length = self._length
             self.answers += 1
             self.stats = Statistics()

@@ -133,7 +133,7 @@ def _send(sender: Any, deliveries: list[Delivery], *, last: bool) -> None:
         pb_utils.Tensor("text", np.array([text.encode()], dtype=np.object_)),
         pb_utils.Tensor("token_ids", np.array(ids, dtype=np.int64)),
         pb_utils.Tensor("finish_reason", np.array([reason.encode()], dtype=np.object_)),
-        pb_utils.Tensor("seed", np.array([deliveries[-1].figures.seed], dtype=np.int64)),
+        pb_utils.Tensor("seed", np.array([deliveries[-1].figures.seed or 0], dtype=np.int64)),
     ]
     flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
     sender.send(pb_utils.InferenceResponse(output_tensors=tensors), flags=flags)

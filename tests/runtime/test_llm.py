@@ -54,7 +54,7 @@ def test_answers_have_the_shape_and_the_content(llm: LLM, tiny_bundle: Path) -> 
             for mapping, entry in zip(answer.logprobs, expected.logprobs, strict=True):
                 assert mapping[entry.token].logprob == pytest.approx(entry.logprob, abs=1e-4)
                 assert [mapping[token].rank for token, _ in entry.top] == [1, 2]
-                assert mapping[entry.token].decoded_token == codec.decode([entry.token])
+                assert mapping[entry.token].decoded_token == codec.token_text(entry.token)
             assert answer.cumulative_logprob == pytest.approx(
                 sum(entry.logprob for entry in expected.logprobs), abs=1e-3
             )

@@ -136,8 +136,8 @@ READS = (
     ),
     Entry(
         "spx_session_seed",
-        "The seed of the answer begun last: the one of its parameters, or the one drawn for it, below 2**53. Given as "
-        "the seed of the same parameters it gives the same answer.",
+        "The seed of the answer begun last: the one of its parameters, or the one drawn for it, below 2**53; 0 for a "
+        "greedy answer without one. Given as the seed of the same parameters it gives the same answer.",
         (_SESSION, result("seed", "uint64_t", "the seed")),
         (*_SHARED, Outcome(Status.WRONG_STATE, "no answer has begun since the session was opened")),
     ),

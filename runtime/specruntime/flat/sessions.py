@@ -85,9 +85,9 @@ def spx_session_text(
 
 @entry
 def spx_session_seed(session: SessionRecord, seed: NDArray[np.uint64]) -> None:
-    if session.session.seed is None:
+    if not session.session.answers:
         raise WrongState("no answer has begun in this session, so there is no seed: begin one")
-    seed[0] = session.session.seed
+    seed[0] = session.session.seed or 0
 
 
 @entry
