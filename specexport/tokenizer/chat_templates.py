@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from specexport.errors import CheckpointUnsupported
@@ -55,10 +54,10 @@ def check_chat_template(source: str, directory: Path) -> tuple[str, ...]:
         return ()
     text = place.read_text(encoding="utf-8")
     try:
-        template = ChatTemplate(text, describe_tokenizer(directory.parent, directory.name).special_tokens)
+        named = describe_tokenizer(directory.parent, directory.name).special_tokens
+        template = ChatTemplate(text, named)
     except SpecError as error:
         raise CheckpointUnsupported(f"{source}: {error}; {_CURE}") from None
-    named = PreTrainedTokenizerFast.from_pretrained(directory).special_tokens_map
     for messages, opened in _cases():
         expected = _reference(_without_clock(text), messages, opened, named)
         found = _rendered(template, messages, opened)

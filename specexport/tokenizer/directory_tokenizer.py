@@ -74,7 +74,7 @@ def _take_over(source: str, directory: Path, destination: Path) -> tuple[str, ..
         fast.backend_tokenizer,
         destination,
         chat_template=template.get("default") if isinstance(template, dict) else template,
-        **{name: getattr(fast, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")},
+        **fast.special_tokens_map,
     )
     taken = Tokenizer.from_file(str(destination / TOKENIZER_FILE))
     own.no_truncation()

@@ -12,7 +12,6 @@ from specruntime.manifest import TokenizerSpec
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
-_TOKEN_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def save_tokenizer(
@@ -43,7 +42,8 @@ def describe_tokenizer(root: Path, directory: str) -> TokenizerSpec:
     """The tokenizer in `root/directory`, with paths relative to `root`."""
     place = root / directory
     config: dict[str, Any] = json.loads((place / CONFIG_FILE).read_text(encoding="utf-8"))
-    named = {name: token for name, stated in _named_tokens(config).items() if (token := _token_text(stated))}
+    stated = {name: _token_text(value) for name, value in config.items() if name.endswith("_token")}
+    named = {name: token for name, token in stated.items() if token is not None}
     template = f"{directory}/{TEMPLATE_FILE}" if (place / TEMPLATE_FILE).is_file() else None
     return TokenizerSpec(
         file=f"{directory}/{TOKENIZER_FILE}",
@@ -55,16 +55,7 @@ def describe_tokenizer(root: Path, directory: str) -> TokenizerSpec:
     )
 
 
-def _named_tokens(config: dict[str, Any]) -> dict[str, Any]:
-    """The special tokens that transformers gives to chat templates by name."""
-    named = {f"{name}_token": config.get(f"{name}_token") for name in _TOKEN_NAMES}
-    for key in ("extra_special_tokens", "model_specific_special_tokens"):
-        own = config.get(key)
-        named |= own if isinstance(own, dict) else {}
-    return named
-
-
 def _token_text(stated: Any) -> str | None:
-    """A token is stored as text, or as an object with its text under `content`."""
+    """A token is stored as text, or as an object with its text under `content`; None for flags (`add_bos_token`)."""
     text = stated.get("content") if isinstance(stated, dict) else stated
-    return str(text) if text is not None else None
+    return text if isinstance(text, str) else None
