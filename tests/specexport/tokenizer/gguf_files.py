@@ -1,4 +1,4 @@
-"""Writes small GGUF files, as llama.cpp's converter lays them out, and the texts that tokenizers are compared on."""
+"""Writes the tokenizers of small GGUF files, key by key, and holds the texts that tokenizers are compared on."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.specexport.gguf_files import add_sizes, gguf_tensors
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog. once upon a time there was a house, don't you know? 12345 67890 2024",
@@ -85,7 +87,9 @@ def write_gguf(
     for key, value in metadata.items():
         _add(writer, f"tokenizer.ggml.{key}", value)
     if weights is not None:
-        _add_llama(writer, weights)
+        add_sizes(writer, weights.config)
+        for name, values in gguf_tensors(weights, "llama"):
+            writer.add_tensor(name, np.ascontiguousarray(values))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -101,32 +105,3 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         list: writer.add_array,
     }
     add[type(value)](key, value)
-
-
-def _add_llama(writer: gguf.GGUFWriter, model: LlamaForCausalLM) -> None:
-    config: Any = model.config
-    tensors = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_vocab_size(config.vocab_size)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for name, tensor in tensors.items():
-        part = name.split(".")[-2]
-        written = _interleaved(tensor, heads[part]) if part in heads else tensor
-        gguf_name = names.get_name(name, try_suffixes=(".weight",))
-        assert gguf_name is not None, name
-        writer.add_tensor(gguf_name, np.ascontiguousarray(written, np.float32))
-
-
-def _interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of a head in GGUF's order: the halves that rotate together stand next to each other."""
-    half = weight.shape[0] // heads // 2
-    return weight.reshape(heads, 2, half, -1).swapaxes(1, 2).reshape(weight.shape)
