@@ -6,13 +6,31 @@ cost is the build's fidelity report, so they are refused here.
 
 from dataclasses import replace
 
-from specexport.reference import PytorchReference
+from specexport.reference import PytorchReference, require_reference
 from specruntime.bundle import LoadedBundle
 from specruntime.check import Advance, Checker
 from specruntime.check_report import CheckReport, Comparison
 from specruntime.errors import InvalidArgument
 
 AGAINST = "pytorch"
+
+
+def require_comparable(bundle: LoadedBundle) -> None:
+    """Raises what `check_pytorch` would refuse for want of no more than the recipe, config and tokenizer.
+
+    `InvalidArgument` for weights in fewer bits; what the checkpoint's files raise.
+    """
+    _require_own_weights(bundle)
+    require_reference(bundle.root)
+
+
+def _require_own_weights(bundle: LoadedBundle) -> None:
+    precision = bundle.manifest.precision
+    if precision not in ("fp32", "fp16", "bf16"):
+        raise InvalidArgument(
+            f"{bundle.manifest.name} has {precision} weights, PyTorch the checkpoint's own, so their answers may part: "
+            "`fidelity` in build.json says how far they are apart; leave --pytorch out"
+        )
 
 
 def check_pytorch(
@@ -27,12 +45,7 @@ def check_pytorch(
 
     Raises what loading the checkpoint of the bundle's recipe raises, `InvalidArgument` for weights in fewer bits.
     """
-    precision = bundle.manifest.precision
-    if precision not in ("fp32", "fp16", "bf16"):
-        raise InvalidArgument(
-            f"{bundle.manifest.name} has {precision} weights, PyTorch the checkpoint's own, so their answers may part: "
-            "`fidelity` in build.json says how far they are apart; leave --pytorch out"
-        )
+    _require_own_weights(bundle)
     reference = PytorchReference.of_bundle(bundle.root, threads)
     checker = Checker(bundle, max_new_tokens)
     compared: list[Comparison] = []

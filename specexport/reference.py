@@ -16,8 +16,9 @@ from specexport.build import RECIPE_NAME
 from specexport.checkpoint import Checkpoint, load_checkpoint
 from specexport.errors import SourceError, reason_of
 from specexport.export import freeze_rope
+from specexport.outline import outline_recipe
 from specexport.quiet import quiet
-from specexport.recipe import Recipe, load_recipe
+from specexport.recipe import NoneDraft, Recipe, load_recipe
 from specruntime import clock
 from specruntime.errors import EngineFailed
 from specruntime.params import SamplingParams, draw_seed
@@ -131,6 +132,12 @@ def _compile_config() -> CompileConfig:
     # transformers compiles on accelerators only, unless told so.
     config._compile_all_devices = True  # type: ignore[assignment]
     return config
+
+
+def require_reference(root: Path) -> None:
+    """Raises what `PytorchReference.of_bundle` finds wrong with files, config or tokenizer; reads no weights."""
+    recipe = _bundled_recipe(root)
+    outline_recipe(recipe.model_copy(update={"draft": NoneDraft(kind="none")}))
 
 
 def _bundled_recipe(root: Path) -> Recipe:

@@ -4,10 +4,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from specruntime.bundle import LoadedBundle
+from specruntime.bundle import load_manifest
 from specruntime.closed_schema import one_of
 from specruntime.errors import CapacityExceeded, InvalidArgument
+from specruntime.manifest import Manifest
+from specruntime.text import TextCodec
 
 _KEYS = {"id", "prompt", "category"}
 
@@ -73,8 +76,33 @@ def _parse_line(place: str, line: str) -> BenchPrompt:
     return BenchPrompt(**found)
 
 
+class Reader(Protocol):
+    """What reads prompts: an open bundle, or one whose engines are not."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def tokenizer(self) -> TextCodec | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BundleText:
+    """A bundle's manifest and tokenizer without its engines, to refuse prompts before anything is measured."""
+
+    manifest: Manifest
+    tokenizer: TextCodec | None
+
+    @classmethod
+    def of(cls, root: Path) -> "BundleText":
+        """Raises as `load_manifest` and `TextCodec.open`."""
+        manifest = load_manifest(root, verify=False)
+        stated = manifest.tokenizer
+        return cls(manifest, None if stated is None else TextCodec.open(root, stated))
+
+
 def encode_prompts(
-    bundle: LoadedBundle, prompts: Sequence[BenchPrompt], max_new_tokens: int
+    bundle: Reader, prompts: Sequence[BenchPrompt], max_new_tokens: int
 ) -> dict[str, list[int]]:
     """Token ids by prompt id, in the bundle's chat template where it has one.
 

@@ -9,7 +9,7 @@ from time import sleep
 from specexport.bench.machine import describe_machine, threads_of
 from specexport.bench.measurement import Measurement, Mode, combine, measure_session
 from specexport.bench.memory import measure_memory
-from specexport.bench.prompts import BenchPrompt, encode_prompts
+from specexport.bench.prompts import BenchPrompt, BundleText, encode_prompts
 from specexport.bench.report import PYTORCH, REFERENCE, BenchReport, BundleFacts, Unfinished
 from specexport.bench.start import measure_start
 from specexport.errors import Interrupted
@@ -63,6 +63,9 @@ def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchRep
     names = _mode_names(manifests)
     threads = threads_of(manifests[0].target, plan.threads)
     options = EngineOptions(threads=threads)
+    encoded = _encode([BundleText.of(path) for path in plan.bundles], names, plan)
+    if plan.pytorch:
+        _require_pytorch(plan.bundles[0])
     facts = {
         name: _facts(path, manifest, options, threads, advance)
         for name, path, manifest in zip(names, plan.bundles, manifests, strict=True)
@@ -71,7 +74,6 @@ def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchRep
         opened = [
             stack.enter_context(open_bundle(path, options=options, verify=False)) for path in plan.bundles
         ]
-        encoded = _encode(opened, names, plan)
         modes = _modes(plan, dict(zip(names, opened, strict=True)), encoded, threads, advance)
         measured: Measured = {}
         unfinished = None
@@ -118,9 +120,16 @@ def _facts(
     return BundleFacts(str(path), manifest.draft.kind, manifest.adaptive is not None, steps, memory, start)
 
 
-def _encode(opened: Sequence[LoadedBundle], names: Sequence[Mode], plan: BenchPlan) -> dict[str, list[int]]:
+def _require_pytorch(root: Path) -> None:
+    """Before the minutes of measuring: what would refuse the checkpoint after them."""
+    from specexport.reference import require_reference
+
+    require_reference(root)
+
+
+def _encode(bundles: Sequence[BundleText], names: Sequence[Mode], plan: BenchPlan) -> dict[str, list[int]]:
     """The prompts' ids, which must be the same for every bundle."""
-    first, *others = [encode_prompts(bundle, plan.prompts, plan.max_new_tokens) for bundle in opened]
+    first, *others = [encode_prompts(bundle, plan.prompts, plan.max_new_tokens) for bundle in bundles]
     for name, found in zip(names[1:], others, strict=True):
         if odd := [prompt for prompt, ids in found.items() if ids != first[prompt]]:
             raise InvalidArgument(

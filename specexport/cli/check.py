@@ -27,6 +27,10 @@ def check_command(
     logits lie closer than what the width of the window alone changes; that is measured and reported.
     """
     with open_bundle(bundle, options=engine_options(threads)) as opened:
+        if pytorch:
+            from specexport.check import require_comparable
+
+            require_comparable(opened)  # before the minutes of decoding
         steps = check_steps(opened)
         prompts = len(opened.manifest.check.prompts)
         with progress(steps + (prompts + 1 if pytorch else 0)) as advance:

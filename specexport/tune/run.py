@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexport.bench.machine import describe_machine
-from specexport.bench.prompts import BenchPrompt, encode_prompts
+from specexport.bench.prompts import BenchPrompt, BundleText, encode_prompts
 from specexport.errors import Interrupted
 from specexport.step_times import measure_step_times
 from specexport.trees import TimedTree
@@ -18,7 +18,7 @@ from specruntime.cores import usable_cores
 from specruntime.draft_spec import grows_trees
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import DraftSpec, NoneDraft, stated_threads
+from specruntime.manifest import DraftSpec, Manifest, NoneDraft, stated_threads
 from specruntime.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -160,13 +160,16 @@ def tune(plan: TunePlan, advance: Advance = lambda step: None) -> TuneReport:
     Raises `Interrupted` with the report of what was found where Ctrl-C came after the first probe.
     """
     threads = plan.threads
+    for path in plan.bundles:  # before the first is measured
+        text = BundleText.of(path)
+        _require_drafts(path, text.manifest)
+        encode_prompts(text, plan.prompts, plan.max_new_tokens)
     findings: list[Finding] = []
     unfinished: tuple[Path, ...] = ()
     try:
         for number, path in enumerate(plan.bundles):
             unfinished = plan.bundles[number:]
             with open_bundle(path, options=EngineOptions(threads=threads)) as bundle:
-                _require_drafts(path, bundle)
                 threads = threads or stated_threads(bundle.manifest.target)
                 findings.append(_tune_bundle(path, bundle, plan, advance))
         unfinished = ()
@@ -181,8 +184,8 @@ def tune(plan: TunePlan, advance: Advance = lambda step: None) -> TuneReport:
     return report
 
 
-def _require_drafts(path: Path, bundle: LoadedBundle) -> None:
-    if isinstance(bundle.manifest.draft, NoneDraft):
+def _require_drafts(path: Path, manifest: Manifest) -> None:
+    if isinstance(manifest.draft, NoneDraft):
         raise InvalidArgument(
             f"{path} drafts nothing (kind none), expected a bundle with a draft: plain decoding is measured "
             "beside every one"

@@ -20,6 +20,7 @@ from specexport.bench.rendering import render_report
 from specexport.bench.report import BenchReport, BundleFacts
 from specexport.bench.start import StartTimes, measure_start
 from specexport.cli import main
+from specexport.errors import SourceError
 from specruntime import EngineOptions, load_manifest, open_bundle
 from specruntime.errors import EngineFailed, InvalidArgument
 from tests.conftest import RECIPES
@@ -308,6 +309,28 @@ def test_a_bad_prompts_file_is_refused_with_its_line(tmp_path: Path, text: str, 
     path.write_text(text)
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         load_prompts(path)
+
+
+@pytest.mark.parametrize("command", ["bench", "tune"])
+def test_a_prompt_too_long_is_refused_before_anything_is_measured(
+    tiny_bundle: Path, prompts: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specexport.bench.run.measure_memory", lambda *a: pytest.fail("measured"))
+    monkeypatch.setattr("specexport.tune.run.open_bundle", lambda *a, **k: pytest.fail("opened"))
+    result = run(command, tiny_bundle, "--prompts", prompts, "--max-new-tokens", "10000")
+    assert result.exit_code == 1 and "with 10000 new ones more than the capacity" in result.stderr
+
+
+def test_a_reference_that_cannot_be_had_is_refused_before_anything_is_measured(
+    tiny_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(root: Path) -> None:
+        raise SourceError("refused first")
+
+    monkeypatch.setattr("specexport.reference.require_reference", refuse)
+    monkeypatch.setattr("specexport.bench.run.measure_memory", lambda *a: pytest.fail("measured"))
+    result = run("bench", tiny_bundle, "--prompts", prompts, "--pytorch")
+    assert result.exit_code == 1 and "refused first" in result.stderr
 
 
 def test_bad_input_is_refused_in_one_line(tiny_bundle: Path, prompts: Path, tmp_path: Path) -> None:

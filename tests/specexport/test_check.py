@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from specexport.check import AGAINST, check_pytorch
+from specexport.check import AGAINST, check_pytorch, require_comparable
 from specexport.cli import main
 from specexport.errors import SourceError
 from specexport.reference import PytorchReference
@@ -53,6 +53,29 @@ def test_a_changed_recipe_is_refused_by_its_hash_before_anything_is_compared(
     (other / "recipe.yaml").write_text(text.replace("seed: 0", "seed: 5", 1))
     result = run("check", other, "--pytorch")
     assert result.exit_code == 1 and "recipe.yaml" in result.stderr
+
+
+def test_a_checkpoint_that_is_gone_is_refused_before_anything_is_decoded(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.bundle"
+    shutil.copytree(tiny_bundle, other)
+    recipe = yaml.safe_load((other / "recipe.yaml").read_text())
+    recipe["target"]["source"] = str(tmp_path / "gone")
+    (other / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with (
+        open_bundle(other, verify=False) as bundle,
+        pytest.raises(SourceError, match="gone: no such directory"),
+    ):
+        require_comparable(bundle)
+
+    def refuse(bundle: object) -> None:
+        raise SourceError("refused first")
+
+    monkeypatch.setattr("specexport.check.require_comparable", refuse)
+    monkeypatch.setattr("specexport.cli.check.check_bundle", lambda *a, **k: pytest.fail("decoded"))
+    result = run("check", tiny_bundle, "--pytorch")
+    assert result.exit_code == 1 and "refused first" in result.stderr
 
 
 def test_a_bundle_without_its_recipe_has_no_reference(tmp_path: Path) -> None:
