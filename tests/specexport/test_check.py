@@ -8,10 +8,10 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from specexport.check import AGAINST, check_pytorch, require_comparable
+from specexport.check import AGAINST, check_pytorch
 from specexport.cli import main
 from specexport.errors import SourceError
-from specexport.reference import PytorchReference
+from specexport.reference import PytorchReference, require_reference
 from specruntime import SamplingParams, complete, open_bundle
 from specruntime.check import check_bundle
 from specruntime.errors import EngineFailed
@@ -63,11 +63,8 @@ def test_a_checkpoint_that_is_gone_is_refused_before_anything_is_decoded(
     recipe = yaml.safe_load((other / "recipe.yaml").read_text())
     recipe["target"]["source"] = str(tmp_path / "gone")
     (other / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    with (
-        open_bundle(other, verify=False) as bundle,
-        pytest.raises(SourceError, match="gone: no such directory"),
-    ):
-        require_comparable(bundle)
+    with pytest.raises(SourceError, match="gone: no such directory"):
+        require_reference(other)
 
     def refuse(bundle: object) -> None:
         raise SourceError("refused first")
