@@ -48,6 +48,7 @@ def test_a_closed_handle_is_invalid_for_every_entry(caller: Caller) -> None:
         ("spx_session_rewind", (0,)),
         ("spx_session_reset", ()),
         ("spx_session_stats", (np.zeros(1, flat.STATS), flat.STATS.itemsize)),
+        ("spx_session_seed", (one(np.uint64),)),
         ("spx_session_close", ()),
     ]
     assert {name for name, _ in calls} | {"spx_session_open"} == {n for n in flat.__all__ if "session" in n}
