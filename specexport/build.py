@@ -32,6 +32,7 @@ from specexport.recipe_checkpoints import Announce, RecipeCheckpoints, feature_d
 from specexport.recipe_fitting import fit_capacity, fit_check
 from specexport.recipe_graphs import GraphRequest, candidates_of, graph_requests, with_named_outputs
 from specexport.recipe_naming import naming_source
+from specexport.shared_weights import share_weights
 from specexport.sources.cache_contents import cache_limit, describe_entries, prune_cache
 from specexport.sources.held_entries import entries_held
 from specexport.tensorrt.journal import Progress
@@ -96,6 +97,9 @@ def build(
     with staged_bundle(output) as root:
         for name, graph in graphs.items():
             _copy_graph(graph, root / name)
+        # An engine of TensorRT holds its weights itself.
+        if "draft" in graphs and not isinstance(recipe.backend, TensorRTBackend):
+            graphs["draft"] = replace(graphs["draft"], shared=share_weights(root))
         if packs_weights(recipe.backend):
             announce("packing the weights")
             graphs = {

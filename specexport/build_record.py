@@ -16,6 +16,7 @@ from specexport.parity import ParityReport
 from specexport.parity_draft import DraftParityReport
 from specexport.profile_times import ProfileTimes
 from specexport.recipe import EagleDraft, MedusaDraft, Recipe
+from specexport.shared_weights import SHARED_GRAPH_NAME
 from specexport.tensorrt.compile import CompiledEngine
 from specexport.tokenizer.files import describe_tokenizer
 from specruntime.manifest import (
@@ -33,8 +34,7 @@ from specruntime.manifest import (
 class BuiltGraph:
     """A compiled graph past its parity check; `engine` is the compiler's report where one made an engine file,
     `fidelity` what the weights' format costs where the recipe gives a text, `warnings` what people should know of it,
-    `prepacked` its packed weights in the
-    bundle."""
+    `prepacked` its packed weights in the bundle, `shared` its weight files there where some are another graph's."""
 
     compiled: CompiledGraph
     parity: ParityReport | DraftParityReport
@@ -42,6 +42,7 @@ class BuiltGraph:
     fidelity: FidelityReport | None = None
     warnings: tuple[str, ...] = ()
     prepacked: PrepackedWeights | None = None
+    shared: tuple[str, ...] = ()
 
     def placed(self, directory: str) -> GraphSpec:
         """The manifest's entry of the graph, its file in `directory` of the bundle."""
@@ -53,8 +54,9 @@ class BuiltGraph:
         engine = spec.engine
         if self.prepacked is not None:
             engine = engine.model_copy(update={"prepacked": self.prepacked})
+        file = SHARED_GRAPH_NAME if self.shared else f"{directory}/{spec.file}"
         return spec.model_copy(
-            update={"file": f"{directory}/{spec.file}", "profiles": profiles, "engine": engine}
+            update={"file": file, "weights": self.shared, "profiles": profiles, "engine": engine}
         )
 
 

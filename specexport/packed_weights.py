@@ -4,6 +4,7 @@ Owns the file that names both and the proof that it computes what the graph's ow
 where they are: the graph's own file is what a host with another processor or library loads.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -48,7 +49,7 @@ def pack_weights(spec: GraphSpec, root: Path) -> PrepackedWeights | None:
         "the recipe allows packed weights for ONNX Runtime alone"
     )
     path = root / spec.file
-    weights = path.with_name(WEIGHTS_NAME)
+    weights = root / spec.weights_directory / WEIGHTS_NAME
     before, plain_sha256 = weights.stat().st_size, file_sha256(weights)
     with TemporaryDirectory(dir=root) as name:
         saved = Path(name)
@@ -64,7 +65,7 @@ def pack_weights(spec: GraphSpec, root: Path) -> PrepackedWeights | None:
         version=onnxruntime.__version__,
         architecture=architecture(),
         features=features,
-        weights=Path(spec.file).with_name(WEIGHTS_NAME).as_posix(),
+        weights=(spec.weights_directory / WEIGHTS_NAME).as_posix(),
         bytes=weights.stat().st_size - before,
         plain_sha256=plain_sha256,
     )
@@ -99,6 +100,7 @@ def _point_to(weights: Path, path: Path, saved: Path) -> tuple[Any, int]:
         for tensor in onnx.load(path, load_external_data=False).graph.initializer
     }
     graph = onnx.load(saved / _SAVED[0], load_external_data=False)
+    location = weights.relative_to(path.parent).as_posix()
     packs = 0
     with weights.open("r+b") as file, (saved / _SAVED[1]).open("rb") as source:
         for tensor in graph.graph.initializer:
@@ -107,17 +109,33 @@ def _point_to(weights: Path, path: Path, saved: Path) -> tuple[Any, int]:
                 continue  # small ones are inside the graph
             plain = _read(source, int(found["offset"]), int(found["length"]))
             known = own.get(tensor.name, {})
+            if known.get("location", location) != location:
+                # Another graph's weight: it stays there, unless its packed form must lie in the same file.
+                if not any(key.startswith(_PACKED_KEY) for key in found) and _holds(path, known, plain):
+                    _set_entries(tensor, known)
+                    continue
+                known = {}
             if not known or _read(file, int(known.get("offset", 0)), int(known["length"])) != plain:
                 known = {"offset": str(_append(file, plain)), "length": found["length"]}
-            moved = {"location": WEIGHTS_NAME, **{key: known.get(key, "0") for key in ("offset", "length")}}
+            moved = {"location": location, **{key: known.get(key, "0") for key in ("offset", "length")}}
             for key, value in found.items():
                 if key.startswith(_PACKED_KEY):
                     moved[key] = _move_packed(value, source, file)
                     packs += 1
-            del tensor.external_data[:]
-            for key, value in moved.items():
-                tensor.external_data.add(key=key, value=value)
+            _set_entries(tensor, moved)
     return graph, packs
+
+
+def _holds(path: Path, entries: Mapping[str, str], plain: bytes) -> bool:
+    """Whether a weight of the graph file `path` lies where its `entries` say."""
+    with (path.parent / entries["location"]).open("rb") as file:
+        return _read(file, int(entries.get("offset", 0)), int(entries["length"])) == plain
+
+
+def _set_entries(tensor: Any, entries: Mapping[str, str]) -> None:
+    del tensor.external_data[:]
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
 
 
 def _entries(tensor: Any) -> dict[str, str]:

@@ -3,6 +3,7 @@
 Names, dtypes and shapes of tensors are written here once and travel by manifest. Knows nothing of drafts or files.
 """
 
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -97,6 +98,8 @@ class GraphSpec(Closed):
     """
 
     file: RelativePath
+    weights: Annotated[tuple[RelativePath, ...], Field(max_length=2)] = ()
+    """Its weight files, where they do not lie beside `file`: its own, then the target's, of which it shares some."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     aliases: tuple[AliasPair, ...]
@@ -108,6 +111,11 @@ class GraphSpec(Closed):
     vocab_size: Size
     padded_vocab_size: Size
     engine: EngineSpec
+
+    @property
+    def weights_directory(self) -> PurePosixPath:
+        """Where its own weights lie, relative to the bundle."""
+        return PurePosixPath(self.weights[0] if self.weights else self.file).parent
 
     @property
     def drafted(self) -> int:

@@ -52,6 +52,7 @@ def check_graph(label: str, graph: GraphSpec, contract: Contract) -> None:
     _unique(f"{label}.aliases", (pair.output for pair in graph.aliases))
     check_tensors(label, graph, contract)
     _check_profiles(label, graph, contract)
+    _check_weights(label, graph)
     _check_prepacked(label, graph)
     if graph.vocab_size > graph.padded_vocab_size:
         refuse(
@@ -106,12 +107,29 @@ def _check_prepacked(label: str, graph: GraphSpec) -> None:
         refuse(
             f"{label}.engine.prepacked: found with provider {graph.engine.provider}, expected provider cpu"
         )
-    for key, name in (("file", packed.file), ("weights", packed.weights)):
-        if PurePosixPath(name).parent != PurePosixPath(graph.file).parent or name == graph.file:
+    places = (
+        ("file", packed.file, PurePosixPath(graph.file).parent),
+        ("weights", packed.weights, graph.weights_directory),
+    )
+    for key, name, directory in places:
+        if PurePosixPath(name).parent != directory or name == graph.file:
             refuse(
                 f"{label}.engine.prepacked.{key}: found {name!r}, expected another file beside {graph.file!r}, whose "
                 "weights it shares"
             )
+
+
+def _check_weights(label: str, graph: GraphSpec) -> None:
+    """A library reads no weights from outside the directory of a graph's file."""
+    for name in graph.weights:
+        if PurePosixPath(graph.file).parent not in PurePosixPath(name).parents or name == graph.file:
+            refuse(
+                f"{label}.weights: found {name!r}, expected files in the directory of {graph.file!r} or below it"
+            )
+    if graph.weights and not isinstance(graph.engine, OnnxRuntimeEngine):
+        refuse(
+            f"{label}.weights: found with {graph.engine.kind}, whose engine holds its weights; expected none"
+        )
 
 
 def _check_packed_bytes(label: str, graph: GraphSpec, manifest: Manifest) -> None:
@@ -135,6 +153,7 @@ def _files_used(manifest: Manifest) -> Iterable[str]:
 
 def _graph_files(graph: GraphSpec) -> Iterable[str]:
     yield graph.file
+    yield from graph.weights
     yield from (profile.file for profile in graph.profiles if profile.file is not None)
     if (packed := prepacked_of(graph)) is not None:
         yield from (packed.file, packed.weights)

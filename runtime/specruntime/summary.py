@@ -22,13 +22,15 @@ def graphs_of(manifest: Manifest) -> dict[str, GraphSpec]:
 
 
 def weight_bytes(manifest: Manifest, graph: GraphSpec) -> int:
-    """Bytes of the files that lie beside the graph's own, its own included. Packed weights that were saved with them
-    are left out: in memory they stand in the place of the plain ones."""
-    directory = PurePosixPath(graph.file).parent
-    beside = {name: file for name, file in manifest.files.items() if directory in PurePosixPath(name).parents}
-    packed = prepacked_of(graph)
-    saved = 0 if packed is None else packed.bytes + beside[packed.file].bytes
-    return sum(record.bytes for record in beside.values()) - saved
+    """Bytes of the graph's file and of those that lie beside its weights. Weights that it shares with another graph are
+    that one's. Packed weights that were saved with them are left out: in memory they stand in the place of the plain
+    ones."""
+    directory, packed = graph.weights_directory, prepacked_of(graph)
+    own = {name: file for name, file in manifest.files.items() if directory in PurePosixPath(name).parents}
+    own[graph.file] = manifest.files[graph.file]
+    if packed is None:
+        return sum(record.bytes for record in own.values())
+    return sum(record.bytes for name, record in own.items() if name != packed.file) - packed.bytes
 
 
 def cache_bytes(graph: GraphSpec) -> int:
@@ -76,6 +78,7 @@ def _describe(manifest: Manifest, graph: GraphSpec, built: GraphRecord) -> dict[
         "engine": graph.engine.model_dump(mode="json"),
         "profiles": [profile.model_dump() for profile in graph.profiles],
         "weights_mb": weight_bytes(manifest, graph) / _MB,
+        "shared_weights": list(graph.weights[1:]),
         "prepacked": _describe_packed(prepacked_of(graph)),
         "kv_mb": cache_bytes(graph) / _MB,
         "step_ms": built.step_ms or {},
@@ -176,11 +179,12 @@ def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:
     padding = (
         f" ({graph['padded_vocab_size']} padded)" if graph["padded_vocab_size"] != graph["vocab_size"] else ""
     )
+    weights = shown_size(graph["weights_mb"]) + "".join(f" and some of {n}" for n in graph["shared_weights"])
     lines = [
         f"{role:8} {graph['checkpoint'] or 'checkpoint not recorded'}",
         f"         {graph['layers']} layers, vocabulary {graph['vocab_size']}{padding}, capacity {graph['capacity']}, "
         f"batch {'/'.join(map(str, graph['batch_sizes']))}, {engine['kind']}",
-        f"         weights {shown_size(graph['weights_mb'])}, KV cache {shown_size(graph['kv_mb'])} per session",
+        f"         weights {weights}, KV cache {shown_size(graph['kv_mb'])} per session",
         *([f"         {graph['stored_weights']}"] if graph["stored_weights"] else []),
         *_render_packed(graph["prepacked"]),
         "         widths " + ", ".join(f"{p['name']} {p['width']}" for p in graph["profiles"]),

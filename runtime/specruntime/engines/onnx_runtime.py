@@ -5,7 +5,7 @@ so the kernels write it in place.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class OrtEngine:
         self._sessions: dict[
             str, Any
         ] = {}  # by file: the graph's own, and paths that run without the rest of it
+        copied = _weight_files(spec, root)
         for file in dict.fromkeys((spec.file, *(p.file for p in spec.profiles if p.file is not None))):
             settings = _session_options(ort, entry, options)
             if options.profile_to is not None:
@@ -73,11 +74,11 @@ class OrtEngine:
                 loaded = packed.file
                 settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
             self._sessions[file] = _load(
-                ort, root / loaded, loaded, settings, providers, options.copy_weights
+                ort, root / loaded, loaded, settings, providers, copied if options.copy_weights else ()
             )
             check_signature(self._sessions[file], spec, file)
         self._grown = GrownMemory()
-        release_mapped_pages((root / spec.file).parent, packed.bytes if packed is not None else 0)
+        release_mapped_pages(root / spec.weights_directory, packed.bytes if packed is not None else 0)
 
     def new_context(self) -> "OrtContext":
         if not self._sessions:
@@ -158,14 +159,29 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _load(ort: Any, path: Path, file: str, settings: Any, providers: list[str], copied: bool) -> Any:
-    """The library's session of a graph file. Its weights are mapped, or with `copied` in memory of its own."""
+def _weight_files(spec: GraphSpec, root: Path) -> list[tuple[str, Path]]:
+    """The weight files of a graph, by the names that it gives them: relative to its own directory."""
+    directory = (root / spec.file).parent
+    found = [root / name for name in spec.weights] or [
+        each for each in sorted(directory.iterdir()) if each.suffix != ".onnx"
+    ]
+    return [(each.relative_to(directory).as_posix(), each) for each in found]
+
+
+def _load(
+    ort: Any,
+    path: Path,
+    file: str,
+    settings: Any,
+    providers: list[str],
+    copied: Sequence[tuple[str, Path]],
+) -> Any:
+    """The library's session of a graph file. Its weights are mapped, or, of the files `copied`, in its own memory."""
     try:
         if copied:
-            beside = [each for each in sorted(path.parent.iterdir()) if each.suffix != ".onnx"]
-            contents = [np.memmap(each, np.uint8, "r") for each in beside]
+            contents = [np.memmap(each, np.uint8, "r") for _, each in copied]
             settings.add_external_initializers_from_files_in_memory(
-                [each.name for each in beside], contents, [content.nbytes for content in contents]
+                [name for name, _ in copied], contents, [content.nbytes for content in contents]
             )
         # Without the fallback a failed load is not tried again, nor told on standard output.
         return ort.InferenceSession(path, settings, providers=providers, enable_fallback=0)
