@@ -17,6 +17,7 @@ from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME
 SHARED_GRAPH_NAME = "draft.onnx"
 _TARGET, _DRAFT = "target", "draft"
 _SMALLEST = 4096  # bytes: what is smaller is not worth an entry in another file
+_WORTH = 1 / 8  # of the draft's weights: for less, such as position tables, its graph stays beside its own
 _PAGE = 4096  # a mapping begins at a page, so that a large weight shares none with another
 _LINE = 64  # bytes that kernels load at a time
 
@@ -24,7 +25,7 @@ _LINE = 64  # bytes that kernels load at a time
 def share_weights(root: Path) -> tuple[str, ...]:
     """Takes out of the bundle's draft what its target has byte for byte; -> the weight files of the draft's graph.
 
-    The draft's own comes first. () where they have nothing in common: then nothing is changed. `root` holds both
+    The draft's own comes first. () where they have too little in common: then nothing is changed. `root` holds both
     graphs, each in a directory of its own.
     """
     own, other = (f"{name}/{WEIGHTS_NAME}" for name in (_DRAFT, _TARGET))
@@ -32,7 +33,7 @@ def share_weights(root: Path) -> tuple[str, ...]:
     target = onnx.load(root / _TARGET / GRAPH_NAME, load_external_data=False)
     held = dict(_external(graph))
     shared = _equal(held, dict(_external(target)), root / own, root / other)
-    if not shared:
+    if not shared or sum(length for _, length in shared.values()) < _WORTH * (root / own).stat().st_size:
         return ()
     kept = root / f"{own}.kept"
     with (root / own).open("rb") as source, kept.open("wb") as file:
