@@ -33,8 +33,9 @@ from specexport.recipe_fitting import fit_capacity, fit_check
 from specexport.recipe_graphs import GraphRequest, candidates_of, graph_requests, with_named_outputs
 from specexport.recipe_naming import naming_source
 from specexport.shared_weights import share_weights
+from specexport.sources.cache import cache_directory
 from specexport.sources.cache_contents import cache_limit, describe_entries, prune_cache
-from specexport.sources.held_entries import entries_held
+from specexport.sources.held_entries import entries_held, hold
 from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.machine import check_machine, require_modelopt
 from specexport.tensorrt.options import TensorRTBackend
@@ -42,6 +43,7 @@ from specexport.tensorrt.stage import compile_tensorrt, read_report
 from specexport.tensorrt.weights.stage import store_engine_weights
 from specexport.vocabulary import require_shared_vocabulary
 from specruntime.bundle import load_manifest
+from specruntime.manifest import MANIFEST_NAME
 
 RECIPE_NAME = "recipe.yaml"
 
@@ -63,7 +65,7 @@ def build(
 
     `announce` hears the name of each stage as it begins, `steps` how far an engine compiler is (phase, done, in all).
     `digests`: `checkpoint_digests` of the recipe where the caller has them. What the build takes from the cache stays
-    there until it ends; then the cache is brought within its limit.
+    there until it ends, and so does a bundle that lies there; then the cache is brought within its limit.
     Raises a `BuildError` that names cause and cure; the old bundle, if any, is untouched then. Where the machine cannot
     build what the recipe asks, `BackendMissing` or `BackendIncompatible` comes before any work.
     """
@@ -78,7 +80,8 @@ def build(
         require_processor()
     checkpoints = RecipeCheckpoints(recipe, announce, digests)
     key = build_key(recipe, checkpoints.digests)
-    if not force and is_current(output, key):
+    # Held before it is read, so that no other process removes it in between.
+    if not force and _hold_cached(output, output) and is_current(output, key):
         announce("nothing changed")
         return output
     recipe = _fit(recipe, checkpoints, force)
@@ -114,9 +117,16 @@ def build(
         write_build_record(root, {"key": key, **build_record(recipe, graphs, times)})
         write_manifest(root, bundle_manifest(recipe, graphs, times, root))
         load_manifest(root, verify=False)
+        _hold_cached(output, root)
     if removed := prune_cache(max_bytes=limit).removed:
         announce(f"removed from the cache, not used for longest: {describe_entries(removed)}")
     return output
+
+
+def _hold_cached(output: Path, root: Path) -> bool:
+    """Hold the bundle in `root` where `output`, its place, lies in the cache; -> False if there is no bundle to hold."""
+    cached = cache_directory().resolve() in output.resolve().parents
+    return not cached or hold(root / MANIFEST_NAME)
 
 
 def _compile(

@@ -14,10 +14,8 @@ from specexport.errors import RecipeError
 from specexport.recipe import Recipe
 from specexport.recipe_errors import explain
 from specexport.sources.cache import cache_directory, text_sha256
-from specexport.sources.held_entries import hold
 from specruntime.closed_schema import one_of
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import MANIFEST_NAME
 
 _PRECISIONS = {
     "auto": "fp32", "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
@@ -45,9 +43,7 @@ def build_for_llm(
     place.parent.mkdir(parents=True, exist_ok=True)
     from specexport.build import build
 
-    built = build(recipe, place)
-    hold(built / MANIFEST_NAME)  # notes the use
-    return built
+    return build(recipe, place)
 
 
 def recipe_for(

@@ -3,6 +3,7 @@
 The kernel gives a lock back when its process ends, however it does, so no entry stays held by a dead build.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
+from specexport.errors import SourceError
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _descriptors: ContextVar[list[int] | None] = ContextVar("descriptors", default=None)
 
 
@@ -30,8 +34,16 @@ def entries_held() -> Iterator[None]:
 
 
 def hold(guard: Path) -> bool:
-    """Notes a use of the entry that the file `guard` lies in, and holds it inside `entries_held`; False: it is gone."""
-    descriptor = _locked(guard, fcntl.LOCK_SH)
+    """Note a use of the entry that the file `guard` lies in, and hold it inside `entries_held`; -> False if it is gone.
+
+    So too where the file cannot be opened. Raises `SourceError` for a file that cannot be locked.
+    """
+    try:
+        descriptor = _locked(guard, fcntl.LOCK_SH)
+    except PermissionError:
+        return False
+    except OSError as error:
+        raise SourceError(f"the cache entry {guard.parent} cannot be locked: {error.strerror}") from None
     if descriptor is None:
         return False
     with suppress(OSError):  # a cache that can only be read
@@ -46,10 +58,13 @@ def hold(guard: Path) -> bool:
 
 @contextmanager
 def taken(guard: Path) -> Iterator[bool]:
-    """Whether nobody holds the entry of `guard`, nor comes to hold it inside; so too for an entry without that file."""
+    """True if no process holds the entry of `guard`; no process can take it inside the block.
+
+    True too for an entry without that file. False where that cannot be known.
+    """
     try:
         descriptor = _locked(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         yield False
         return
     try:
@@ -62,32 +77,38 @@ def taken(guard: Path) -> Iterator[bool]:
 def _locked(guard: Path, how: int) -> int | None:
     """A descriptor of the file with the lock; None where it is not there, or went while the lock was waited for.
 
-    Raises `BlockingIOError` where the lock is not waited for and another has it.
+    Raises `OSError` where the lock cannot be had: `BlockingIOError` where it is not waited for and another has it.
     """
     try:
-        descriptor = os.open(guard, os.O_RDONLY)
-    except OSError:
+        descriptor = _opened(guard, how)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        with _without_locks():
-            fcntl.flock(descriptor, how)
+        _lock(descriptor, how)
         if os.path.samestat(os.fstat(descriptor), guard.stat()):
             return descriptor
-    except BlockingIOError:
+    except FileNotFoundError:
+        pass
+    except OSError:
         os.close(descriptor)
         raise
-    except OSError:
-        pass
     os.close(descriptor)
     return None
 
 
-@contextmanager
-def _without_locks() -> Iterator[None]:
-    """Some network file systems know no locks: an entry there is as safe as its last use is young."""
+def _opened(guard: Path, how: int) -> int:
+    """A descriptor that can be locked: over NFS an exclusive lock needs one open for writing, a shared one for reading."""
+    if how & fcntl.LOCK_EX:
+        # Another user's file may be locked by its reader, except over NFS: there the lock is then refused.
+        with suppress(PermissionError):
+            return os.open(guard, os.O_RDWR)
+    return os.open(guard, os.O_RDONLY)
+
+
+def _lock(descriptor: int, how: int) -> None:
+    """Lock, where the file system has locks: on one without, an entry is as safe as its last use is recent."""
     try:
-        yield
-    except BlockingIOError:
-        raise
-    except OSError:
-        return
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise

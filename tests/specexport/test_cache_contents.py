@@ -1,5 +1,7 @@
 """The cache is listed and kept within its limit: the least recently used goes, and never what a build uses."""
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -179,6 +181,52 @@ def test_what_another_process_uses_stays_until_it_ends_even_if_it_is_killed(cach
         assert "removed: 0 entries" in shown.stdout and "in use by a build, and kept: 1 entry" in shown.stdout
         other.kill()
     assert [entry.name for entry in prune_cache(max_bytes=1).removed] == ["used"]
+
+
+def refuse_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def flock(descriptor: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.EIO, errno.EINTR, errno.EWOULDBLOCK])
+def test_an_entry_whose_lock_is_refused_counts_as_in_use(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    place = made(cache, "canonical", "entry", DAY)
+    refuse_locks(monkeypatch, number)
+    assert [entry.name for entry in prune_cache(max_bytes=1).kept] == ["entry"] and is_intact(place)
+    with pytest.raises(SourceError, match=r"the cache entry .*/canonical/entry cannot be locked: "):
+        hold(place / SEAL_NAME)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_still_has_a_cache(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    refuse_locks(monkeypatch, number)
+    place = made(cache, "canonical", "entry", DAY)
+    assert hold(place / SEAL_NAME)
+    aged(place, DAY)
+    assert [entry.name for entry in prune_cache(max_bytes=1).removed] == ["entry"]
+
+
+def test_an_exclusive_lock_is_asked_of_a_descriptor_open_for_writing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS refuses it to any other, and a shared one to a descriptor that cannot be read (flock(2))."""
+
+    def flock(descriptor: int, how: int) -> None:
+        access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        if access not in ((os.O_WRONLY, os.O_RDWR) if how & fcntl.LOCK_EX else (os.O_RDONLY, os.O_RDWR)):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    place = made(cache, "canonical", "entry", DAY)
+    assert hold(place / SEAL_NAME)
+    aged(place, DAY)
+    assert [entry.name for entry in prune_cache(max_bytes=1).removed] == ["entry"]
 
 
 def test_an_entry_that_is_used_while_it_is_chosen_stays(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,16 @@
 """`LLM(model=..., speculative_config=...)` on a build host: found by entry point, built once, loaded."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specexport.errors import RecipeError
-from specexport.llm_builder import address_of, recipe_for
+from specexport.llm_builder import address_of, build_for_llm, recipe_for
 from specexport.recipe import ModelDraft, NgramDraft, NoneDraft
 from specruntime import LLM, InvalidArgument, SamplingParams
+from specruntime.bundle import load_manifest
 
 
 @pytest.mark.slow
@@ -33,6 +35,22 @@ def test_a_checkpoint_is_built_once_and_answers(
             llm.generate("abcabc", SamplingParams(max_tokens=8, ignore_eos=True))[0].outputs == first.outputs
         )
     assert (bundle / "manifest.json").stat().st_mtime_ns == written
+
+
+@pytest.mark.slow
+def test_a_cache_limit_never_takes_the_bundle_that_was_just_built(
+    saved: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECEXPORT_CACHE_LIMIT", "1KB")
+    place = build_for_llm(model=str(saved), max_model_len=128)
+    assert place.parent == cache / "bundles"
+    load_manifest(place)
+    os.utime(place, (1, 1))
+    assert build_for_llm(model=str(saved), max_model_len=128) == place, "nothing changed"
+    assert place.stat().st_mtime > 1, "a use is noted"
+    load_manifest(place)
+    place.rename(place.with_name("away"))
+    load_manifest(build_for_llm(model=str(saved), max_model_len=128))
 
 
 def test_options_become_a_recipe() -> None:
