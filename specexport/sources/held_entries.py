@@ -97,7 +97,7 @@ def _locked(guard: Path, how: int) -> int | None:
 
 
 def _opened(guard: Path, how: int) -> int:
-    """A descriptor that can be locked: over NFS an exclusive lock needs one open for writing, a shared one for reading."""
+    """A descriptor that can be locked: over NFS an exclusive lock needs one open for writing."""
     if how & fcntl.LOCK_EX:
         # Another user's file may be locked by its reader, except over NFS: there the lock is then refused.
         with suppress(PermissionError):
