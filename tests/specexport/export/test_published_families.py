@@ -24,7 +24,7 @@ from tests.specexport.export.published import (
 
 BUILT_HEAD = "| family | configs as published by |\n|---|---|"
 REFUSED_HEAD = "| reason | families |\n|---|---|"
-TRACED_ONLY = "chooses its experts by the values of tensors, which no graph can"
+TRACED_ONLY = "decides by the values of tensors while it runs, which no graph can"
 
 
 def built() -> dict[str, list[str]]:
