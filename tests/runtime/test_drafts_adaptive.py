@@ -125,6 +125,33 @@ def test_the_times_of_another_machine_are_unlearned() -> None:
     assert 4 * LENGTH * DEAR.plain / taken > 0.96
 
 
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+def test_a_good_draft_is_used_however_much_faster_or_slower_the_machine_is(factor: float) -> None:
+    """Than the build host, whose times a session begins with."""
+    there = Machine({width: factor * ms for width, ms in CHEAP.verify.items()})
+    found, here = [], []
+    for seed in SEEDS:
+        agreed = agreement(lambda t: 0.9, LENGTH + 1, seed)
+        draft, same = ScriptedDraft(4, agreed, 2.5), ScriptedDraft(4, agreed, 2.5)
+        policy = adaptive(CHEAP, trained(draft))
+        draft.ms *= factor
+        found.append(LENGTH * there.plain / decode(policy, [draft], there, LENGTH, seed))
+        here.append(
+            LENGTH * CHEAP.plain / decode(adaptive(CHEAP, trained(same)), [same], CHEAP, LENGTH, seed)
+        )
+    assert found == pytest.approx(here, rel=0.01) and fmean(found) > 2
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_a_hopeless_draft_costs_little_however_much_faster_or_slower_the_machine_is(factor: float) -> None:
+    there = Machine({width: factor * ms for width, ms in CHEAP.verify.items()})
+    for seed in SEEDS:
+        draft = ScriptedDraft(4, agreement(WORLDS["hopeless"], LENGTH + 1, seed), 2.5)
+        policy = adaptive(CHEAP, trained(draft))
+        draft.ms *= factor
+        assert LENGTH * there.plain / decode(policy, [draft], there, LENGTH, seed) >= 0.97
+
+
 def test_equal_times_give_equal_choices() -> None:
     def choices() -> list[int]:
         draft = ScriptedDraft(4, agreement(WORLDS["turns good"], LENGTH + 1, 3), 2.5)

@@ -80,6 +80,25 @@ def test_times_of_another_machine_carry_over_to_widths_not_measured() -> None:
     assert (times.count(1), times.count(5), times.count(9)) == (1, 20, 0)
 
 
+def test_times_that_follow_others_take_their_ratio_until_measured() -> None:
+    verify, draft = StepTimes({1: 1.0, 5: 1.2}), StepTimes({1: 0.1, 2: 0.2})
+    draft.follow(verify)
+    assert draft[2] == pytest.approx(0.2)
+    verify.observe(1, 1e-3)
+    assert (draft[1], draft[2]) == pytest.approx((1e-4, 2e-4))
+    draft.observe(1, 5e-4)  # its own ratio from here on
+    assert (draft[1], draft[2]) == pytest.approx((5e-4, 1e-3))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_times_scale_with_the_machine(factor: float) -> None:
+    here, there = (StepTimes({1: 1.0, 3: 1.1, 5: 1.2}) for _ in range(2))
+    for key, seconds in [(1, 3.0), (1, 1.0), (3, 3.3), (1, 1.1), (5, 0.9), (3, 1.1)]:
+        here.observe(key, seconds)
+        there.observe(key, factor * seconds)
+        assert [there[k] / factor for k in (1, 3, 5)] == pytest.approx([here[k] for k in (1, 3, 5)])
+
+
 def test_one_disturbed_time_is_neither_believed_nor_kept() -> None:
     times = StepTimes({1: 1.0, 5: 1.2})
     for _ in range(10):

@@ -109,6 +109,9 @@ class AdaptiveDraft:
     def __init__(self, arms: Sequence[Arm], verify: StepTimes) -> None:
         """`verify`: seconds of a target window by width, 1 among them. Owns the arms' drafts."""
         assert arms and 1 in verify, "an adaptive draft has a draft, and knows the time of a plain step"
+        for arm in arms:
+            if arm.times is not None:
+                arm.times.follow(verify)
         self.k = max(arm.draft.k for arm in arms)
         self.credit = Credit()
         self._arms, self._verify = tuple(arms), verify
@@ -148,7 +151,6 @@ class AdaptiveDraft:
         for arm in self._arms:
             own = verdict.proposal is None or arm.draft is self._proposer
             arm.draft.observe(verdict if own else replace(verdict, proposal=NOTHING, path=()))
-        plain = self._verify[1]
         if verdict.proposal is None:
             self._begun, self._prompt = False, verdict.start + verdict.kept
         elif self._asked is None:
@@ -156,7 +158,8 @@ class AdaptiveDraft:
                 self._verify.observe(1, verdict.verify_seconds)
         else:
             self._learn(self._asked, verdict, len(verdict.proposal.ids))
-        self.credit.earn(verdict.draft_seconds + verdict.verify_seconds, plain)
+        # In plain steps as known now: before the first one their time is the build host's.
+        self.credit.earn(verdict.draft_seconds + verdict.verify_seconds, self._verify[1])
         self._asked = self._proposer = None
 
     def start_from(self, source: Draft, length: int) -> None:

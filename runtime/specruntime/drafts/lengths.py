@@ -20,7 +20,8 @@ class StepTimes:
     """Expected seconds by key: a seed each, times how much longer than the seeds things take here and now.
 
     The seeds come from another hour or machine and from one length of context. Each key has a ratio of its own; one
-    that was not measured lately leans towards what the others say.
+    that was not measured lately leans towards what the others say. Before any key was measured, the ratio is that of
+    the times that this one follows: another machine is faster or slower at both.
     """
 
     def __init__(self, seeds: Mapping[int, float]) -> None:
@@ -28,6 +29,11 @@ class StepTimes:
         self._ratios = dict.fromkeys(self._seeds, 0.0)  # natural logarithms
         self._weights = dict.fromkeys(self._seeds, 0.0)
         self._counts = dict.fromkeys(self._seeds, 0)
+        self._followed: StepTimes | None = None
+
+    def follow(self, others: "StepTimes") -> None:
+        """Take the ratio of `others`, of seeds from the same machine, until a time of this one is measured."""
+        self._followed = others
 
     def __getitem__(self, key: int) -> float:
         own, shared = self._weights[key], _COMMON_WEIGHT
@@ -49,11 +55,12 @@ class StepTimes:
         """What disturbs a time makes it longer: a short one of the first few is believed at once, a long one partly."""
         ratio = log(max(seconds, 1e-9) / self._seeds[key])
         known = any(self._counts.values())
+        # Of a key that was not measured before, what the others say; its own ratio is not known yet.
+        expected = self._ratios[key] if self._counts[key] else self._common()
         for other in self._weights:
             self._weights[other] *= _FADING if other != key else 1.0
         self._counts[key] += 1
         self._weights[key] = min(self._weights[key] + 1, _MOST_WEIGHT)
-        expected = self._ratios[key] if self._counts[key] > 1 else self._common()
         if not known or (self._counts[key] <= _FIRST and ratio < expected):
             self._ratios[key] = ratio
             return
@@ -63,7 +70,9 @@ class StepTimes:
     def _common(self) -> float:
         total = sum(self._weights.values())
         weighted = sum(weight * self._ratios[key] for key, weight in self._weights.items())
-        return weighted / total if total else 0.0
+        if total:
+            return weighted / total
+        return self._followed._common() if self._followed is not None else 0.0
 
 
 class Acceptance:
