@@ -31,7 +31,6 @@ class Outline:
     """One checkpoint: `facts` are those of the graph that it will become, `tokenizer` a directory of files."""
 
     name: str
-    config: PretrainedConfig
     skeleton: Skeleton
     tokenizer: Path | None
     facts: GraphFacts
@@ -124,4 +123,4 @@ def _outline(recipe: Recipe, side: str, found: _Stated) -> Outline:
     rows = shape.head_rows
     vocab_size = real_vocab_size(found.tokenizer, rows)
     facts = GraphFacts(capacity, shape.layout.layers if shape.layout else 0, vocab_size, rows)
-    return Outline(found.name, found.config, shape, found.tokenizer, facts)
+    return Outline(found.name, shape, found.tokenizer, facts)

@@ -73,7 +73,9 @@ def write_prompts_command(
         # What config and tokenizer decide is refused before the weights are read.
         PromptCodec.open(loaded.name, known_tokenizer(loaded.target)).begin_user_turn("")
         if (config := known_config(loaded.target)) is not None:
-            require_decodable(config)
+            untried = require_decodable(config, trust_remote_code=loaded.target.trust_remote_code)
+            if untried is not None:
+                say(f"the target's attention was not tried before its weights are read: {untried}")
     say("loading the target into PyTorch")
     if threads is not None:
         torch.set_num_threads(threads)

@@ -1,7 +1,7 @@
 """From a transformers checkpoint to the canonical ONNX graph."""
 
 from specexport.export.residual import ResidualStream, find_residual_stream, hidden_names, watching
-from specexport.export.skeleton import Skeleton, check_config
+from specexport.export.skeleton import Skeleton, check_config, weightless
 from specexport.export.support import CacheLayout, check_supported, freeze_rope
 from specexport.export.trace import TracedGraph, trace_graph
 
@@ -17,4 +17,5 @@ __all__ = [
     "hidden_names",
     "trace_graph",
     "watching",
+    "weightless",
 ]

@@ -5,6 +5,8 @@ weights. Nothing here reads a weight or takes memory for one, so that a refusal 
 values is left to the trace.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -21,7 +23,6 @@ from transformers.pytorch_utils import Conv1D
 from specexport.errors import CheckpointUnsupported, reason_of
 from specexport.export.support import CacheLayout, check_supported, freeze_rope
 from specexport.export.trace import run_window
-from specexport.refusals import require_attention
 
 _CAPACITY = 32
 _VALUES = (DataDependentOutputException, DynamicOutputShapeException)
@@ -32,7 +33,7 @@ class Skeleton:
     """What a config says of its model. `layout` is None where finding it takes values, for the reason in `untried`.
 
     `weight_elements` counts each tensor once, however many places use it; `linear_elements` are those of the linear
-    layers but the LM head, which has `head_elements`, the embedding table's own where the two are `tied`.
+    layers but the LM head, which has `head_elements`, also where they are the embedding table's.
     """
 
     model_type: str
@@ -42,7 +43,6 @@ class Skeleton:
     linear_elements: int
     head_elements: int
     head_rows: int
-    tied: bool
     untried: str | None = None
 
 
@@ -53,13 +53,11 @@ def check_config(
 
     Raises `CheckpointUnsupported` for what no graph can carry, with the words of the build that meets it later.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        model = _make(config, trust_remote_code)
+    with weightless(config, trust_remote_code=trust_remote_code) as model:
         layout, rope, untried = None, None, None
         try:
-            require_attention(model.config, type(model))
-            rope = freeze_rope(model, capacity)  # first: a scaling that changes with the length reads values
             layout = check_supported(model)
+            rope = freeze_rope(model, capacity)
             run_window(model, layout)
         except CheckpointUnsupported as refusal:
             if not isinstance(refusal.__context__, _VALUES):
@@ -75,6 +73,16 @@ def _named(config: PretrainedConfig, refusal: CheckpointUnsupported) -> Checkpoi
     words = str(refusal)
     kind = config.model_type
     return refusal if words.startswith(kind) else CheckpointUnsupported(f"{kind}: {words}")
+
+
+@contextmanager
+def weightless(config: PretrainedConfig, *, trust_remote_code: bool = False) -> Iterator[PreTrainedModel]:
+    """The model of `config` in a block in which operations have shapes and no values.
+
+    Raises `CheckpointUnsupported` for a config of which no model can be made.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        yield _make(config, trust_remote_code)
 
 
 def _make(config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
@@ -96,8 +104,7 @@ def _described(
     model: PreTrainedModel, layout: CacheLayout | None, rope: str | None, untried: str | None
 ) -> Skeleton:
     head = model.get_output_embeddings()
-    table: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
-    rows: torch.Tensor = head.weight if head is not None else table
+    rows: torch.Tensor = (head if head is not None else model.get_input_embeddings()).weight  # type: ignore[assignment]
     linear = (m for m in model.modules() if isinstance(m, (torch.nn.Linear, Conv1D)) and m is not head)
     return Skeleton(
         model.config.model_type,
@@ -107,6 +114,5 @@ def _described(
         sum(layer.weight.numel() for layer in linear),
         int(rows.numel()),
         int(rows.shape[0]),
-        rows is table,
         untried,
     )

@@ -3,7 +3,6 @@
 For writing training text only: what a bundle decodes is decoded by specruntime.
 """
 
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +11,14 @@ import torch
 from torch import Tensor
 from transformers import (
     AttentionInterface,
-    AutoModelForCausalLM,
     Cache,
     DynamicCache,
     PretrainedConfig,
     PreTrainedModel,
 )
 
-from specexport.errors import TrainingRefused
+from specexport.errors import TrainingRefused, reason_of
+from specexport.export import weightless
 from specexport.quiet import quiet
 
 _ATTENTION = "specexport_slots"
@@ -150,24 +149,25 @@ class _Running:
         return len(self.request.prompt_ids) - 1 + len(self.answer)
 
 
-def require_decodable(config: PretrainedConfig) -> None:
+def require_decodable(config: PretrainedConfig, *, trust_remote_code: bool = False) -> str | None:
     """Raises `TrainingRefused` for a model of `config` whose attention `SlotDecoder` does not compute.
 
-    Its layers are made without weights and called once, so that no architecture is spelled out here. Whatever else
-    goes wrong on the way is left to the model with its weights.
+    Its layers are made without weights and called once, so that no architecture is spelled out here. -> why they could
+    not be called; None where they were. Raises `CheckpointUnsupported` where none can be made.
     """
     AttentionInterface.register(_ATTENTION, _grouped_attention)
-    config = copy.deepcopy(config)
-    try:
-        with quiet(), torch.device("meta"), torch.inference_mode():
-            model = AutoModelForCausalLM.from_config(config)
-            model.config._attn_implementation = _ATTENTION
-            seen = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+    with quiet(), weightless(config, trust_remote_code=trust_remote_code) as model:
+        model.config._attn_implementation = _ATTENTION
+        seen = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+        try:
             model.get_decoder()(torch.zeros(1, 1, dtype=torch.long), attention_mask=seen, use_cache=False)
-    except TrainingRefused:
-        raise
-    except Exception:  # architectures fail on meta tensors in their own ways
-        return
+        except TrainingRefused:
+            raise
+        except (
+            Exception
+        ) as error:  # whatever a model's own code raises without values: its weights show it then
+            return reason_of(error)
+    return None
 
 
 class _SlotCache(Cache):

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from specexport.checkpoint import Checkpoint
 from specexport.errors import TrainingRefused
 from specexport.tokenizer.files import describe_tokenizer
-from specexport.training.prompts_file import Messages
+from specexport.training.prompts_file import Conversation
 from specexport.vocabulary import TOKENIZER_FILE
 from specruntime.errors import InvalidArgument
 from specruntime.text import TextCodec
@@ -44,34 +44,40 @@ class PromptCodec:
         return tuple(self.codec.encode(prompt))
 
     def encode_answered(
-        self, messages: Messages, end_ids: Sequence[int]
+        self, conversation: Conversation, end_ids: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids of the prompt and of the answer, the last message, up to the end token that the template writes after it.
 
-        Where it writes none, the first of `end_ids`. Raises `TrainingRefused` where the two cannot be told apart.
+        Where it writes none, the first of `end_ids`. Raises `TrainingRefused` with the conversation's place where
+        prompt and answer cannot be separated.
         """
+        messages = conversation.messages
         *asked, last = messages
+        place = conversation.place
         if self.codec.has_chat_template:
             try:
                 prompt = tuple(self.codec.chat(asked))
                 whole = tuple(self.codec.chat(messages, add_generation_prompt=False))
             except InvalidArgument as error:
-                raise TrainingRefused(f"found messages that the target does not take: {error}") from None
+                raise TrainingRefused(
+                    f"{place}: found messages that the target does not take: {error}"
+                ) from None
             if whole[: len(prompt)] != prompt:
                 raise TrainingRefused(
-                    "found a chat template that writes a conversation with its answer differently from one that waits "
-                    "for it, so where the answer begins cannot be told; give prompts alone"
+                    f"{place}: found a chat template that writes a conversation with its answer differently from one "
+                    "that waits for it, so where the answer begins cannot be told; give prompts alone"
                 )
             answer = whole[len(prompt) :]
         else:
-            if [message["role"] for message in asked] != ["user"]:
+            question = asked[0]["content"]
+            if [message["role"] for message in asked] != ["user"] or not isinstance(question, str):
                 raise TrainingRefused(
-                    "found a target without a chat template and messages of several turns, expected one message of "
-                    "the user and its answer"
+                    f"{place}: found a target without a chat template and messages of several turns or parts, expected "
+                    "one text of the user and its answer"
                 )
-            prompt = tuple(self.codec.encode(asked[0]["content"]))
+            prompt = tuple(self.codec.encode(question))
             answer = tuple(self.tokenizer.encode(last["content"], add_special_tokens=False).ids)
-        ends = [place for place, index in enumerate(answer) if index in end_ids]
+        ends = [position for position, index in enumerate(answer) if index in end_ids]
         return prompt, answer[: ends[-1] + 1] if ends else (*answer, *end_ids[:1])
 
     def begin_user_turn(self, text: str) -> tuple[int, ...]:

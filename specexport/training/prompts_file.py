@@ -7,14 +7,22 @@ It holds one `{"prompt": text}` per line, as `specexport bench`'s files do, or a
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from specexport.errors import TrainingRefused
 
-Messages = tuple[dict[str, Any], ...]
 OVERLAP_WORDS = 13  # in a row: the usual measure of contamination
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages with `role` and `content`, the answer last; `place` is their file and line."""
+
+    place: str
+    messages: tuple[dict[str, Any], ...]
 
 
 def read_prompts(path: Path, option: str = "--prompts") -> list[str]:
@@ -39,16 +47,16 @@ def _lines(path: Path, option: str) -> list[tuple[str, str]]:
     return found
 
 
-def read_training_text(path: Path, option: str = "--prompts") -> tuple[list[str], list[Messages]]:
+def read_training_text(path: Path, option: str = "--prompts") -> tuple[list[str], list[Conversation]]:
     """The prompts of a file, and its conversations, each once and in the file's order. Raises as `read_prompts`."""
     prompts: dict[str, None] = {}
-    conversations: dict[str, Messages] = {}
+    conversations: dict[str, Conversation] = {}
     for place, line in _lines(path, option):
         found = _parse(place, line, answered=True)
         if isinstance(found, str):
             prompts[found] = None
         else:
-            conversations[json.dumps(found)] = found
+            conversations.setdefault(json.dumps(found.messages), found)
     return list(prompts), list(conversations.values())
 
 
@@ -87,7 +95,7 @@ def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return (tuple(words[first : first + OVERLAP_WORDS]) for first in range(len(words) - OVERLAP_WORDS + 1))
 
 
-def _parse(place: str, line: str, *, answered: bool) -> str | Messages:
+def _parse(place: str, line: str, *, answered: bool) -> str | Conversation:
     """The prompt of a line, or with `answered` its conversation."""
     try:
         found = json.loads(line)
@@ -102,7 +110,7 @@ def _parse(place: str, line: str, *, answered: bool) -> str | Messages:
     return prompt
 
 
-def _conversation(place: str, found: Any) -> Messages:
+def _conversation(place: str, found: Any) -> Conversation:
     if not isinstance(found, list) or not all(
         isinstance(message, dict) and isinstance(message.get("role"), str) for message in found
     ):
@@ -116,4 +124,10 @@ def _conversation(place: str, found: Any) -> Messages:
             f"{place}: the messages end with {last!r:.60}, expected a question and then the answer, a message of role "
             "assistant with a text"
         )
-    return tuple(found)
+    for number, message in enumerate(found, 1):
+        # Templates take texts, and some take lists of parts.
+        if not isinstance(message.get("content"), str | list):
+            raise TrainingRefused(
+                f"{place}: message {number} is {message!r:.60}, expected a role and a content, a text"
+            )
+    return Conversation(place, tuple(found))

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from transformers import PretrainedConfig
 
-from specexport.checkpoint import Checkpoint, known_config, load_checkpoint
+from specexport.checkpoint import Checkpoint, known_config, known_tokenizer, load_checkpoint
 from specexport.draft_models import DraftTarget, draft_target
 from specexport.errors import TrainingRefused
 from specexport.recipe import Recipe
 from specexport.training.answers import AnswerProgress, answer_prompts
 from specexport.training.decoding import require_decodable
-from specexport.training.dialogues import Dialogue
+from specexport.training.dialogues import Dialogue, is_held_out
 from specexport.training.features import FeatureStore, Setup, Span, add_features, stored_setup
 from specexport.training.kinds import (
     DEFAULT_VOCABULARY,
@@ -33,12 +34,13 @@ from specexport.training.model_card import Facts, write_card
 from specexport.training.plain_logits import require_plain_logits
 from specexport.training.precision import fast_copy
 from specexport.training.prompt_codec import PromptCodec
-from specexport.training.prompts_file import Messages, read_training_text
+from specexport.training.prompts_file import Conversation, read_training_text
 from specexport.training.vocabulary import most_frequent
 
 ANSWERS = "answers.jsonl"
 _TARGET = "target.txt"
 _FEATURES, _WITH_TAPS = "features", "features-taps"
+_Text = tuple[Sequence[str], Sequence[Conversation]]
 _LONGEST = 1024  # tokens of a dialogue; longer prompts are left out
 
 
@@ -76,7 +78,7 @@ def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
     text = read_training_text(order.prompts)
     if order.out.exists() and not order.out.is_dir():
         raise TrainingRefused(f"--out: {order.out} is a file, expected a directory or a new name")
-    _require_trainable(recipe, order, asks=bool(text[0]))
+    _require_trainable(recipe, order, text, reports)
     reports.stage("loading the target into PyTorch")
     checkpoint = load_checkpoint(recipe.target, "fp32")
     target = draft_target(checkpoint.model, name=checkpoint.name, vocab_size=checkpoint.vocab_size)
@@ -108,19 +110,20 @@ def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
     return acceptance
 
 
-def _require_trainable(recipe: Recipe, order: Order, *, asks: bool) -> None:
-    """Raises `TrainingRefused` for what the target's config decides, before its weights are read.
-
-    `asks`: there are prompts that the target is to answer.
-    """
+def _require_trainable(recipe: Recipe, order: Order, text: _Text, reports: Reports) -> None:
+    """Raises `TrainingRefused` for what the target's config and tokenizer decide, before its weights are read."""
     config = known_config(recipe.target)
     if config is None:
         return
     if order.start is None:
         require_trainable(order.kind, config, order.shape)
+    codec = PromptCodec.open(recipe.name, known_tokenizer(recipe.target))
+    _encode(codec, config, order, text, end_ids=())
     # A cap on the logits is refused with its own cure, once the weights show it.
-    if asks and not getattr(config, "final_logit_softcapping", None):
-        require_decodable(config)
+    if text[0] and not getattr(config, "final_logit_softcapping", None):
+        untried = require_decodable(config, trust_remote_code=recipe.target.trust_remote_code)
+        if untried is not None:
+            reports.stage(f"the target's attention was not tried before its weights are read: {untried}")
 
 
 def _plan(order: Order) -> Plan:
@@ -144,25 +147,14 @@ def _text_and_features(
     checkpoint: Checkpoint,
     order: Order,
     setup: Setup,
-    text: tuple[Sequence[str], Sequence[Messages]],
+    text: _Text,
     reports: Reports,
 ) -> tuple[list[Dialogue], FeatureStore, list[Span]]:
-    codec = PromptCodec.of(checkpoint)
-    longest = _longest_prompt(checkpoint, order)
-    prompts, conversations = text
     ends = checkpoint.eos_token_ids
-    encoded = [ids for ids in map(codec.encode, prompts) if len(ids) <= longest]
-    given = [
-        Dialogue(prompt, answer[: order.answer_tokens], greedy=False)
-        for prompt, answer in (codec.encode_answered(messages, ends) for messages in conversations)
-        if len(prompt) <= longest
-    ]
-    if not encoded and not given:
-        raise TrainingRefused(
-            f"{order.prompts}: every prompt is longer than {longest} tokens; give shorter ones"
-        )
-    if left_out := len(prompts) + len(conversations) - len(encoded) - len(given):
-        reports.stage(f"left out {left_out} prompts of more than {longest} tokens")
+    config = checkpoint.model.config
+    encoded, given = _encode(PromptCodec.of(checkpoint), config, order, text, end_ids=ends)
+    if left_out := sum(map(len, text)) - len(encoded) - len(given):
+        reports.stage(f"left out {left_out} prompts of more than {_longest_prompt(config, order)} tokens")
     order.work.mkdir(parents=True, exist_ok=True)
     _claim_answers(order.work, setup.target)
     model = fast_copy(checkpoint.model)
@@ -178,19 +170,42 @@ def _text_and_features(
             seed=order.plan.seed,
             progress=reports.answers,
         )
-    if not any(dialogue.held_out for dialogue in dialogues):
-        raise TrainingRefused(
-            f"{order.prompts}: found {len(dialogues)} prompts, none of which is among the 1 in 40 held out to measure "
-            "acceptance; give more prompts"
-        )
     reports.stage(f"features of {sum(len(dialogue.ids) for dialogue in dialogues)} tokens")
     store = FeatureStore(order.work / (_WITH_TAPS if setup.layer_ids else _FEATURES), setup)
     return dialogues, store, add_features(store, model, dialogues)
 
 
-def _longest_prompt(checkpoint: Checkpoint, order: Order) -> int:
+def _encode(
+    codec: PromptCodec, config: PretrainedConfig, order: Order, text: _Text, *, end_ids: Sequence[int]
+) -> tuple[list[tuple[int, ...]], list[Dialogue]]:
+    """Ids of the prompts and the conversations as dialogues, without those too long to leave room for an answer.
+
+    Raises `TrainingRefused` for a conversation that has no form in ids, and for text of which nothing can be used.
+    """
+    longest = _longest_prompt(config, order)
+    prompts, conversations = text
+    encoded = [ids for ids in map(codec.encode, prompts) if len(ids) <= longest]
+    given = [
+        Dialogue(prompt, answer[: order.answer_tokens], greedy=False)
+        for prompt, answer in (codec.encode_answered(found, end_ids) for found in conversations)
+        if len(prompt) <= longest
+    ]
+    kept = [*encoded, *(dialogue.prompt_ids for dialogue in given)]
+    if not kept:
+        raise TrainingRefused(
+            f"{order.prompts}: every prompt is longer than {longest} tokens; give shorter ones"
+        )
+    if not any(is_held_out(ids) for ids in kept):
+        raise TrainingRefused(
+            f"{order.prompts}: found {len(kept)} prompts, none of which is among the 1 in 40 held out to measure "
+            "acceptance; give more prompts"
+        )
+    return encoded, given
+
+
+def _longest_prompt(config: PretrainedConfig, order: Order) -> int:
     """Tokens of a prompt that leave room for the answer."""
-    positions = int(getattr(checkpoint.model.config, "max_position_embeddings", 0) or _LONGEST)
+    positions = int(getattr(config, "max_position_embeddings", 0) or _LONGEST)
     longest = min(positions, _LONGEST) - order.answer_tokens
     if longest < 1:
         raise TrainingRefused(

@@ -36,7 +36,6 @@ def test_a_skeleton_is_the_model_without_its_numbers(architecture: Architecture)
     assert found.layout == layout
     assert found.weight_elements == sum(parameter.numel() for parameter in model.parameters())
     assert found.head_rows == model.get_output_embeddings().weight.shape[0]
-    assert found.tied is (model.get_output_embeddings().weight is model.get_input_embeddings().weight)
 
 
 def test_a_skeleton_takes_no_memory_for_weights() -> None:
@@ -75,13 +74,6 @@ def test_a_causal_model_told_to_look_both_ways_is_refused() -> None:
     sizes = next(a.sizes for a in EXPORTED if a.model_type == "llama")
     with quiet(), pytest.raises(CheckpointUnsupported, match="sees the text after it too"):
         check_config(config("llama", **sizes, is_causal=False))
-
-
-def test_rotary_factors_that_change_with_the_length_are_refused() -> None:
-    sizes = next(a.sizes for a in EXPORTED if a.model_type == "llama")
-    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 6.0}
-    with quiet(), pytest.raises(CheckpointUnsupported, match="rotary scaling 'dynamic' changes its factors"):
-        check_config(config("llama", **{**sizes, "rope_parameters": rope}))
 
 
 def test_sizes_that_do_not_fit_together_are_refused() -> None:

@@ -1,20 +1,24 @@
 """Conversations that bring their answer are trained on as they are, also where this project cannot write answers."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
+from transformers.models.llama.modeling_llama import LlamaModel
 
-from specexport.checkpoint import Checkpoint
-from specexport.errors import TrainingRefused
-from specexport.recipe import load_recipe
+from specexport.checkpoint import Checkpoint, known_config, known_tokenizer
+from specexport.errors import CheckpointUnsupported, TrainingRefused
+from specexport.recipe import Recipe, load_recipe
 from specexport.training import run
+from specexport.training.decoding import require_decodable
 from specexport.training.kinds import Kind
 from specexport.training.prompt_codec import PromptCodec
-from specexport.training.prompts_file import read_prompts, read_training_text
+from specexport.training.prompts_file import Conversation, append_prompts, read_prompts, read_training_text
 from specexport.training.run import ANSWERS, Order, Reports, train_draft
 from tests.specexport.training.conftest import RECIPE
 
@@ -51,7 +55,7 @@ def conversations(count: int) -> str:
 def test_answers_are_what_transformers_template_writes_after_the_prompt(target: Checkpoint) -> None:
     assert target.tokenizer is not None
     tokenizer = AutoTokenizer.from_pretrained(target.tokenizer)
-    prompt, answer = PromptCodec.of(target).encode_answered(tuple(TURNS), (END,))
+    prompt, answer = PromptCodec.of(target).encode_answered(Conversation("it:1", tuple(TURNS)), (END,))
     expected = tokenizer.apply_chat_template(TURNS[:-1], add_generation_prompt=True, tokenize=False)
     assert list(prompt) == tokenizer.encode(expected, add_special_tokens=False)
     whole = tokenizer.apply_chat_template(TURNS, tokenize=False)
@@ -67,10 +71,12 @@ def test_without_a_template_an_answer_follows_its_prompt_and_ends(target: Checkp
         if path.name != "chat_template.jinja":
             (bare / path.name).write_bytes(path.read_bytes())
     codec = PromptCodec.open("it", bare)
-    found = codec.encode_answered(tuple(TURNS[:2]), (END,))
+    found = codec.encode_answered(Conversation("it:1", tuple(TURNS[:2])), (END,))
     assert found == (tuple(b"one"), (*b"two", END))
-    with pytest.raises(TrainingRefused, match="without a chat template and messages of several turns"):
-        codec.encode_answered(tuple(TURNS), (END,))
+    parts: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "one"}]}, TURNS[1]]
+    for messages in (tuple(TURNS), tuple(parts)):
+        with pytest.raises(TrainingRefused, match=r"it:2: .*without a chat template and messages of several"):
+            codec.encode_answered(Conversation("it:2", messages), (END,))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,12 @@ def test_without_a_template_an_answer_follows_its_prompt_and_ends(target: Checkp
             {"messages": [TURNS[0], {"role": "assistant", "content": " "}]},
             "expected a question and then the answer",
         ),
+        (
+            {"messages": [{"role": "user"}, TURNS[1]]},
+            r"message 1 is \{'role': 'user'\}, expected a role and a",
+        ),
+        ({"messages": [TURNS[0], {**TURNS[1], "content": None}, *TURNS[2:]]}, "message 2 is "),
+        ({"messages": [{"role": "user", "content": 7}, TURNS[1]]}, "message 1 is "),
         ({"messages": "one"}, "messages is 'one'"),
         ({"messages": ["one", "two"]}, "messages is "),
         ({"text": "one"}, r'expected \{"prompt": text\} or \{"messages": \[...\]\}'),
@@ -99,9 +111,71 @@ def test_prompts_and_conversations_are_read_from_one_file_each_once(tmp_path: Pa
     path = tmp_path / "it.jsonl"
     lines = [{"prompt": "a"}, {"messages": TURNS}, {"prompt": "a"}, {"messages": TURNS}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert read_training_text(path) == (["a"], [tuple(TURNS)])
+    assert read_training_text(path) == (["a"], [Conversation(f"{path}:2", tuple(TURNS))])
     with pytest.raises(TrainingRefused, match=r"it\.jsonl:2"):
         read_prompts(path)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% if messages[0].role != 'user' %}{{ raise_exception('no system') }}{% endif %}x", "no system"),
+        ("{{ messages | length }}", "where the answer begins cannot be told"),
+    ],
+)
+def test_messages_that_the_template_refuses_are_refused_by_their_line_before_the_weights_are_read(
+    recipe: Recipe,
+    order: Callable[[Kind], Order],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    template: str,
+    words: str,
+) -> None:
+    place = known_tokenizer(recipe.target)
+    assert place is not None
+    changed = shutil.copytree(place, tmp_path / "changed")
+    (changed / "chat_template.jinja").write_text(template)
+    wanted = order("medusa")
+    system = [{"role": "system", "content": "be brief"}, *TURNS[:2]]
+    wanted.prompts.write_text(conversations(0) + "\n" + json.dumps({"messages": system}) + "\n")
+    monkeypatch.setattr(run, "known_tokenizer", lambda spec: changed)
+    monkeypatch.setattr(run, "load_checkpoint", None)
+    with pytest.raises(TrainingRefused, match=rf"prompts\.jsonl:2: found .*{words}"):
+        train_draft(recipe, wanted, Reports())
+
+
+def test_text_that_cannot_be_trained_on_is_refused_before_the_weights_are_read(
+    recipe: Recipe, order: Callable[[Kind], Order], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "load_checkpoint", None)
+    wanted = order("medusa")
+    for prompts, answer_tokens, words in (
+        (["question 0"], 16, "none of which is among the 1 in 40"),
+        (["x" * 600], 16, "every prompt is longer than 496 tokens"),
+        (["x"], 512, "--answer-tokens: found 512, expected less than 512"),
+    ):
+        wanted.prompts.unlink()
+        append_prompts(wanted.prompts, prompts)
+        with pytest.raises(TrainingRefused, match=words):
+            train_draft(recipe, replace(wanted, answer_tokens=answer_tokens), Reports())
+
+
+def test_a_model_that_cannot_be_tried_without_weights_is_refused_or_said(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = known_config(recipe.target)
+    assert config is not None
+    assert require_decodable(config) is None
+    with monkeypatch.context() as patched:
+
+        def fail(*arguments: object, **options: object) -> None:
+            raise RuntimeError("aten::item has no value")
+
+        patched.setattr(LlamaModel, "forward", fail)
+        assert require_decodable(config) == "aten::item has no value"
+    config.hidden_act = "nosuch"
+    with pytest.raises(CheckpointUnsupported, match=r"llama: no model can be made of its config: .*nosuch"):
+        require_decodable(config)
 
 
 def test_a_target_with_sinks_is_refused_before_its_weights_are_read_and_its_cure_works(
