@@ -17,7 +17,7 @@ from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME
 SHARED_GRAPH_NAME = "draft.onnx"
 _TARGET, _DRAFT = "target", "draft"
 _SMALLEST = 4096  # bytes: what is smaller is not worth an entry in another file
-_WORTH = 1 / 8  # of the draft's weights: for less, such as position tables, its graph stays beside its own
+_WORTH = 1 / 8  # of the draft's weights: for less, such as position tables, its graph stays next to its own
 _PAGE = 4096  # a mapping begins at a page, so that a large weight shares none with another
 _LINE = 64  # bytes that kernels load at a time
 
@@ -72,7 +72,11 @@ def _equal(
     for name, (offset, length) in held.items():
         content = ours[offset : offset + length]
         for start in by_length[length] if length >= _SMALLEST else ():
-            if np.array_equal(content, theirs[start : start + length]):
+            other_content = theirs[start : start + length]
+            # Most differ at once: the first page spares reading the rest.
+            if np.array_equal(content[:_PAGE], other_content[:_PAGE]) and np.array_equal(
+                content, other_content
+            ):
                 found[name] = (start, length)
                 break
     return found

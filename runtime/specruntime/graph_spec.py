@@ -14,7 +14,7 @@ from specruntime.tensorrt_spec import TensorRTEngine
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
 Dimension = Size | Literal["B", "W", "R"]
 # A window of at least this many tokens of which only one is judged is a piece of a prompt: it is full by itself, and
-# rows beside it would be padded to its width.
+# rows next to it would be padded to its width.
 PROMPT_WIDTH = 16
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 RelativePath = Annotated[str, Field(min_length=1, max_length=MAX_PATH)]
@@ -43,7 +43,7 @@ class Profile(Closed):
     """One static shape the engine is run at: W = `width`, R = `rows`.
 
     `outputs` names what a run of it fills; None: every output of the graph. `file` is the ONNX file of a path that is
-    run without the rest of the graph, beside the graph's own and on the same weights; None: the graph's own file.
+    run without the rest of the graph, next to the graph's own and on the same weights; None: the graph's own file.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Profile(Closed):
 class PrepackedWeights(Closed):
     """Weights in the layout of ONNX Runtime's CPU kernels, saved at build behind the plain ones, in the same file.
 
-    `file` is the optimised graph that names both, beside the graph's own. It is for hosts with this `version` of the
+    `file` is the optimised graph that names both, next to the graph's own. It is for hosts with this `version` of the
     library, this `architecture` and exactly these processor `features`; others load the graph's own file and pack.
     """
 
@@ -99,7 +99,7 @@ class GraphSpec(Closed):
 
     file: RelativePath
     weights: Annotated[tuple[RelativePath, ...], Field(max_length=2)] = ()
-    """Its weight files, where they do not lie beside `file`: its own, then the target's, of which it shares some."""
+    """Its weight files, where they do not lie next to `file`: its own, then the target's, of which it shares some."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     aliases: tuple[AliasPair, ...]

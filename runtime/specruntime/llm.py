@@ -108,8 +108,7 @@ class _Served:
         return work, new_output(str(next(self._numbers)) if request_id is None else request_id, text, ids)
 
     def _chat_ids(self, messages: Sequence[Message]) -> list[int]:
-        listed = isinstance(messages, Sequence) and not isinstance(messages, str)
-        return _require_codec(self.tokenizer).chat([*map(_given, messages)] if listed else messages)
+        return _require_codec(self.tokenizer).chat(messages)
 
 
 class LLM(_Served):
@@ -212,13 +211,6 @@ class AsyncLLM(_Served):
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
-
-
-def _given(message: Any) -> Any:
-    """Without the fields that are None: clients dump those, and to a template a field that is there has a value."""
-    if not isinstance(message, Mapping):
-        return message
-    return {name: value for name, value in message.items() if value is not None}
 
 
 def _close(scheduler: Scheduler, bundle: LoadedBundle) -> None:

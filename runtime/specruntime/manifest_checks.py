@@ -114,7 +114,7 @@ def _check_prepacked(label: str, graph: GraphSpec) -> None:
     for key, name, directory in places:
         if PurePosixPath(name).parent != directory or name == graph.file:
             refuse(
-                f"{label}.engine.prepacked.{key}: found {name!r}, expected another file beside {graph.file!r}, whose "
+                f"{label}.engine.prepacked.{key}: found {name!r}, expected another file next to {graph.file!r}, whose "
                 "weights it shares"
             )
 

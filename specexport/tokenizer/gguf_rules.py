@@ -154,7 +154,8 @@ _RULES: tuple[tuple[str, SplitRule], ...] = (
                 rf"\s?[!-/:-~{_code_points('FF01-FF0F FF1A-FF5E 2018-201F 3000-3002')}]+",
                 r"\s+$",
                 _DEEPSEEK_ASIAN,
-                r"\p{N}+",
+                # llama.cpp has \p{N}+; the model's paper has digits apart, so its merges join none
+                _DIGITS,
             )
         ),
     ),

@@ -126,12 +126,12 @@ CONTRADICTORY: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "packed weights elsewhere": (
         lambda d: _pack(d, file="weights/target.data"),
         [
-            "target.engine.prepacked.file: found 'weights/target.data', expected another file beside 'target.onnx'"
+            "target.engine.prepacked.file: found 'weights/target.data', expected another file next to 'target.onnx'"
         ],
     ),
     "packed weights in the graph itself": (
         lambda d: _pack(d, file="target.onnx"),
-        ["target.engine.prepacked.file: found 'target.onnx', expected another file beside 'target.onnx'"],
+        ["target.engine.prepacked.file: found 'target.onnx', expected another file next to 'target.onnx'"],
     ),
     "packed weights of a device": (
         lambda d: (_pack(d), d["target"]["engine"].update(provider="cuda")),
@@ -139,7 +139,7 @@ CONTRADICTORY: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     ),
     "packed weights in another directory": (
         lambda d: _pack(d, weights="weights/target.data"),
-        ["target.engine.prepacked.weights: found 'weights/target.data', expected another file beside"],
+        ["target.engine.prepacked.weights: found 'weights/target.data', expected another file next to"],
     ),
     "packed weights beyond their file": (
         lambda d: _pack(d, bytes=11),

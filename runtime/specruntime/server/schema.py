@@ -4,13 +4,22 @@ Owns names, types and ranges. A field that is known and cannot be honoured takes
 (`Neutral`), as clients dump them; every other name is refused. docs/serving.md lists the fields.
 """
 
+import json
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from specruntime.closed_schema import UNSUPPORTED
-from specruntime.server.neutral import Neutral
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -24,6 +33,40 @@ _TOOLS = "tools are not supported"
 _TEXT = "this server reads and writes text only"
 _CACHE = "prompts that begin alike are reused without being asked to, while a slot holds them"
 _REASONING = "reasoning is not kept apart from content"
+
+
+@dataclass(frozen=True, init=False)
+class Neutral:
+    """Annotates a field of type `Any`: lets null (where `null`) and `values` pass, and refuses others with `why`.
+
+    Clients dump fields that this server cannot carry out with a value that asks for nothing (`"tools": null`, `"store":
+    false`), so those are accepted; an answer without what another value asks for would be wrong in silence.
+    """
+
+    values: tuple[Any, ...]
+    why: str
+
+    def __init__(self, *values: Any, why: str, null: bool = True) -> None:
+        object.__setattr__(self, "values", (*((None,) if null else ()), *values))
+        object.__setattr__(self, "why", why)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._check)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"enum": list(self.values), "description": f"nothing else: {self.why}"}
+
+    def _check(self, found: Any) -> Any:
+        # 1 == True in Python, and not in JSON.
+        if any(type(found) is type(value) and found == value for value in self.values):
+            return found
+        # Written into the message and not into the template: JSON has braces.
+        raise PydanticCustomError(UNSUPPORTED, "{text}", {"text": self._expectation()})
+
+    def _expectation(self) -> str:
+        return f"{' or '.join(json.dumps(value) for value in self.values)}; {self.why}"
 
 
 class _Closed(BaseModel):

@@ -22,11 +22,11 @@ from openai.types.chat import completion_create_params as chat_params
 from pydantic import BaseModel, ValidationError
 
 from specruntime.closed_schema import describe_problem, path_of, worst
-from specruntime.server.neutral import Neutral
 from specruntime.server.schema import (
     ChatMessage,
     ChatRequest,
     CompletionRequest,
+    Neutral,
     PromptCacheOptions,
     StreamOptions,
     TextPart,
