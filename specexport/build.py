@@ -124,7 +124,7 @@ def build(
 
 
 def _hold_cached(output: Path, root: Path) -> bool:
-    """Hold the bundle in `root` where its place `output` lies in the cache; -> False if there is no bundle to hold."""
+    """Hold the bundle in `root` where `output`, its place, lies in the cache; False if there is none to hold."""
     cached = cache_directory().resolve() in output.resolve().parents
     return not cached or hold(root / MANIFEST_NAME)
 

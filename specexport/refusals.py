@@ -15,6 +15,7 @@ from specruntime.closed_schema import nearest
 SUPPORTED = ("llama", "mistral", "qwen3", "gemma3_text", "phi3", "gpt_neox", "gpt2", "gpt_oss")
 """Some of those that the tests hold to PyTorch, for messages."""
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+_OTHER_SENSES = {"vision_config", "audio_config"}
 _CAUSAL_CLASSES = ("ForCausalLM", "LMHeadModel", "LMHead")
 
 
@@ -40,7 +41,7 @@ def require_language_model(source: str, config: PretrainedConfig) -> None:
     """
     kind = config.model_type
     _require_decoder(source, config)
-    if config.get_text_config() is not config:
+    if config.get_text_config() is not config or _OTHER_SENSES & set(config.sub_configs):
         raise CheckpointUnsupported(
             f"{source}: {kind} reads more than text, expected a text model; save its language model by itself"
         )

@@ -23,6 +23,7 @@ from transformers.pytorch_utils import Conv1D
 from specexport.errors import CheckpointUnsupported, reason_of
 from specexport.export.support import CacheLayout, check_supported, freeze_rope
 from specexport.export.trace import run_window
+from specexport.refusals import require_attention
 
 _CAPACITY = 32
 _VALUES = (DataDependentOutputException, DynamicOutputShapeException)
@@ -56,8 +57,9 @@ def check_config(
     with weightless(config, trust_remote_code=trust_remote_code) as model:
         layout, rope, untried = None, None, None
         try:
+            require_attention(model.config, type(model))
+            rope = freeze_rope(model, capacity)  # first: a scaling that changes with the length reads values
             layout = check_supported(model)
-            rope = freeze_rope(model, capacity)
             run_window(model, layout)
         except CheckpointUnsupported as refusal:
             if not isinstance(refusal.__context__, _VALUES):

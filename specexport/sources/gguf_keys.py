@@ -14,7 +14,6 @@ from specexport.errors import CheckpointUnsupported
 
 # Notes about the file and its making, and the tokenizer, which has a reader of its own.
 _HARMLESS = ("GGUF.", "general.", "tokenizer.", "quantize.", "mradermacher.")
-_TOKENIZER_NUMBERS = ("bos", "eos", "unknown", "padding")
 # The values at which a key changes nothing, by the meaning that llama.cpp gives it.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
@@ -49,9 +48,6 @@ class Keys:
     source: str
     architecture: str
     values: Mapping[str, Any]
-    tokens: Mapping[str, int]
-    """Ids of special tokens: bos, eos, unknown, padding, as far as the file states them."""
-    tokenizer: str | None
     _used: set[str] = field(default_factory=set)
 
     def take(self, key: str, default: Any = _REQUIRED) -> Any:
@@ -64,7 +60,7 @@ class Keys:
         return default
 
     def take_one(self, key: str, default: Any = _REQUIRED) -> Any:
-        """As `take`, of a key that may hold one number for each layer. Raises where layers differ."""
+        """As `take`, for a key that may hold one number for each layer. Raises where layers differ."""
         found = self.take(key, default)
         if isinstance(found, list):
             if len(set(found)) != 1:
@@ -119,13 +115,7 @@ def read_keys(source: str, reader: gguf.GGUFReader) -> Keys:
             f"{source}: what {', '.join(foreign[:3])} means to a {architecture} is not known; if it is a note only, "
             f"remove it: gguf-new-metadata --remove-metadata {foreign[0]} OLD NEW"
         )
-    tokens = {
-        name: int(_value(fields[key]))
-        for name in _TOKENIZER_NUMBERS
-        if (key := f"tokenizer.ggml.{name}_token_id") in fields
-    }
-    kind = fields.get("tokenizer.ggml.model")
-    return Keys(source, architecture, own, tokens, None if kind is None else _value(kind))
+    return Keys(source, architecture, own)
 
 
 def _require_whole_model(source: str, fields: Mapping[str, gguf.ReaderField]) -> None:
@@ -138,8 +128,8 @@ def _require_whole_model(source: str, fields: Mapping[str, gguf.ReaderField]) ->
 
 
 def _value(field: gguf.ReaderField) -> Any:
-    """Of 32-bit numbers the shortest decimal that stands for them, which is what the config said: 1e-05, not
-    9.999999747378752e-06."""
+    """The field's value. A 32-bit number is given as the shortest decimal that stands for it, which is what the config
+    said: 1e-05, not 9.999999747378752e-06."""
     found = field.contents()
     if gguf.GGUFValueType.FLOAT32 not in field.types:
         return found

@@ -15,6 +15,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from specexport.sources.gguf_keys import Keys, read_keys
 from specexport.sources.gguf_rope import ROPE_FREQS, ROPE_LONG, ROPE_SHORT, rope_parameters
+from specexport.tokenizer.gguf_vocabulary import read_vocabulary
 from specruntime.closed_schema import nearest
 
 _RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
@@ -67,7 +68,7 @@ def gguf_config(source: str, path: Path) -> PretrainedConfig:
         )
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     sizes, values = _sizes(keys, family)
-    values |= _vocabulary(keys, tensors) | family.more(keys, sizes)
+    values |= _vocabulary(keys, path, tensors) | family.more(keys, sizes)
     values |= {attribute: name in tensors for name, attribute in family.optional.items()}
     if family.rotary:
         values |= _rotary(keys, family, sizes, tensors)
@@ -115,20 +116,20 @@ def _sizes(keys: Keys, family: _Family) -> tuple[_Sizes, dict[str, Any]]:
     return sizes, values
 
 
-def _vocabulary(keys: Keys, tensors: Mapping[str, gguf.ReaderTensor]) -> dict[str, Any]:
-    """The table's own rows count; ids that the file does not state are those that its kind of tokenizer implies."""
+def _vocabulary(keys: Keys, path: Path, tensors: Mapping[str, gguf.ReaderTensor]) -> dict[str, Any]:
+    """The number of rows is that of the table itself; the ids are the tokenizer's, with all that end an answer."""
     if "token_embd.weight" not in tensors:
         raise keys.refused("lacks the tensor token_embd.weight")
     rows = int(tensors["token_embd.weight"].shape[1])
     keys.require("vocab_size", keys.take("vocab_size", rows), rows)
-    implied = {"bos": 1, "eos": 2} if keys.tokenizer == "llama" else {}
-    ids = {**implied, **keys.tokens}
+    found = read_vocabulary(keys.source, path)
+    ends = () if found is None else found.ends
     return {
         "vocab_size": rows,
         "tie_word_embeddings": "output.weight" not in tensors,
-        "bos_token_id": ids.get("bos"),
-        "eos_token_id": ids.get("eos"),
-        "pad_token_id": ids.get("padding"),
+        "bos_token_id": found and found.bos,
+        "eos_token_id": ends[0] if len(ends) == 1 else list(ends) or None,
+        "pad_token_id": found and found.padding,
     }
 
 

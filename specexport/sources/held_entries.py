@@ -34,9 +34,9 @@ def entries_held() -> Iterator[None]:
 
 
 def hold(guard: Path) -> bool:
-    """Note a use of the entry that the file `guard` lies in, and hold it inside `entries_held`.
+    """Note a use of the entry that the file `guard` lies in, and hold it inside `entries_held`; -> False if it is gone.
 
-    -> False if the file is gone or cannot be opened. Raises `SourceError` for a file that cannot be locked.
+    So too where the file cannot be opened. Raises `SourceError` for a file that cannot be locked.
     """
     try:
         descriptor = _locked(guard, fcntl.LOCK_SH)
@@ -97,7 +97,7 @@ def _locked(guard: Path, how: int) -> int | None:
 
 
 def _opened(guard: Path, how: int) -> int:
-    """A descriptor that can be locked: over NFS an exclusive lock needs one that is open for writing."""
+    """A descriptor that can be locked: over NFS an exclusive lock needs one open for writing."""
     if how & fcntl.LOCK_EX:
         # Another user's file may be locked by its reader, except over NFS: there the lock is then refused.
         with suppress(PermissionError):

@@ -81,10 +81,8 @@ def _cases() -> Iterator[tuple[list[dict[str, Any]], bool]]:
 
 
 def _without_clock(text: str) -> str:
-    """The template with the clock undefined; a line break that begins it would be taken for the tag's own."""
-    if _CLOCK not in text:
-        return text
-    return f"{{% set {_CLOCK} = not_given %}}" + ("\n" if text.startswith("\n") else "") + text
+    """The template with the clock undefined, by a tag on a line of its own, which leaves nothing in the text."""
+    return f"{{% set {_CLOCK} = not_given %}}\n{text}" if _CLOCK in text else text
 
 
 def _reference(text: str, messages: list[dict[str, Any]], opened: bool, named: dict[str, Any]) -> str | None:

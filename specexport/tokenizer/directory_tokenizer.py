@@ -4,6 +4,7 @@ transformers rebuilds the pipeline for many classes; the file says how the model
 adds (tokens, and tokens before and after a text) is added as transformers' fast tokenizers add it.
 """
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
 from specexport.errors import CheckpointUnsupported, reason_of
-from specexport.tokenizer.files import CONFIG_FILE, save_tokenizer
+from specexport.tokenizer.files import CONFIG_FILE, TEMPLATE_FILE, save_tokenizer, token_text
 from specexport.tokenizer.probes import (
     PROBE_TEXTS,
     first_decoding_difference,
@@ -25,11 +27,11 @@ from specexport.tokenizer.probes import (
 from specexport.tokenizer.sentence_piece import sentence_piece_tokenizer
 from specexport.vocabulary import TOKENIZER_FILE
 
+_TOKENS_MAP = "special_tokens_map.json"
 _SETTINGS = (
-    CONFIG_FILE,
-    "special_tokens_map.json",
+    _TOKENS_MAP,
     "added_tokens.json",
-    "chat_template.jinja",
+    TEMPLATE_FILE,
     "chat_template.json",
     "config.json",
 )
@@ -45,20 +47,29 @@ def write_directory_tokenizer(
     Returns what the build should say of it. Raises `CheckpointUnsupported` for one that cannot be taken over.
     """
     if (directory / TOKENIZER_FILE).is_file():
-        return _take_over(source, directory, destination)
+        fast, taken, notes = _take_over(source, directory, destination)
+        config = _settings(source, directory, CONFIG_FILE)
+        return (*notes, *_contradictions(source, config, fast, taken))
     if (directory / _PIECES).is_file():
-        built = _with_flags(
-            sentence_piece_tokenizer(source, directory, _config(directory)), _config(directory)
-        )
-        return _converted(source, directory, built, destination)
+        config = _settings(source, directory, CONFIG_FILE)
+        built, named = sentence_piece_tokenizer(source, directory, config)
+        stated = _stated_tokens(source, directory, config)
+        named = {
+            name: token
+            for name, token in (named | _class_tokens(config, built) | stated).items()
+            if token is not None
+        }
+        built = _with_flags(source, built, config, named)
+        return _converted(source, directory, built, config | named, destination)
     if any((directory / name).is_file() for name in (*_WORDS, CONFIG_FILE)):
-        return _converted(
-            source, directory, _built_by_class(source, directory, trust_remote_code), destination
-        )
+        tokenizer = _built_by_class(source, directory, trust_remote_code)
+        config = _settings(source, directory, CONFIG_FILE) | tokenizer.special_tokens_map
+        return _converted(source, directory, tokenizer.backend_tokenizer, config, destination)
     return ()
 
 
-def _take_over(source: str, directory: Path, destination: Path) -> tuple[str, ...]:
+def _take_over(source: str, directory: Path, destination: Path) -> tuple[Any, Tokenizer, tuple[str, ...]]:
+    """transformers' fast tokenizer, what the bundle got of it, and notes."""
     try:
         own = Tokenizer.from_file(str(directory / TOKENIZER_FILE))
         fast: Any = PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
@@ -79,8 +90,7 @@ def _take_over(source: str, directory: Path, destination: Path) -> tuple[str, ..
     taken = Tokenizer.from_file(str(destination / TOKENIZER_FILE))
     own.no_truncation()
     own.no_padding()
-    notes = _require_same(source, own, taken)
-    return (*notes, *_contradictions(source, _config(directory), fast, taken))
+    return fast, taken, _require_same(source, own, taken)
 
 
 def _require_same(source: str, own: Tokenizer, taken: Tokenizer) -> tuple[str, ...]:
@@ -116,18 +126,21 @@ def _contradictions(source: str, config: Mapping[str, Any], fast: Any, taken: To
             )
 
 
-def _converted(source: str, directory: Path, built: Tokenizer, destination: Path) -> tuple[str, ...]:
-    """As `_take_over`, for a directory that gets the tokenizer.json it lacks."""
+def _converted(
+    source: str, directory: Path, built: Tokenizer, config: Mapping[str, Any], destination: Path
+) -> tuple[str, ...]:
+    """As `_take_over`, for a directory that gets the tokenizer.json it lacks and a `config` with all named tokens."""
     with TemporaryDirectory() as scratch:
         place = Path(scratch)
         for name in _SETTINGS:
             if (directory / name).is_file():
                 copyfile(directory / name, place / name)
+        (place / CONFIG_FILE).write_text(json.dumps(config), encoding="utf-8")
         built.save(str(place / TOKENIZER_FILE))
-        return _take_over(source, place, destination)
+        return _take_over(source, place, destination)[2]
 
 
-def _built_by_class(source: str, directory: Path, trust_remote_code: bool) -> Tokenizer:
+def _built_by_class(source: str, directory: Path, trust_remote_code: bool) -> Any:
     """What the class that the checkpoint names makes of its vocabulary; only a class can say how text is cut."""
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(
@@ -139,24 +152,80 @@ def _built_by_class(source: str, directory: Path, trust_remote_code: bool) -> To
         raise CheckpointUnsupported(
             f"{source}: its tokenizer runs in Python only, expected one with a {TOKENIZER_FILE}"
         )
-    built: Tokenizer = tokenizer.backend_tokenizer
-    return built
+    return tokenizer
 
 
-def _with_flags(tokenizer: Tokenizer, config: Mapping[str, Any]) -> Tokenizer:
+def _stated_tokens(source: str, directory: Path, config: Mapping[str, Any]) -> dict[str, str | None]:
+    """The named tokens of a directory's files; None for one that is set to null.
+
+    As transformers reads them: special_tokens_map.json, which older releases wrote, goes before tokenizer_config.json,
+    unless this lists its added tokens, which newer releases do.
+    """
+    files = [(CONFIG_FILE, config)]
+    if "added_tokens_decoder" not in config:
+        files.append((_TOKENS_MAP, _settings(source, directory, _TOKENS_MAP)))
+    stated: dict[str, str | None] = {}
+    for file, settings in files:
+        for name in PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES:
+            if name not in settings:
+                continue
+            stated[name] = token_text(settings[name])
+            if stated[name] is None and settings[name] is not None:
+                raise CheckpointUnsupported(
+                    f"{source}: {file}: {name} is {settings[name]!r}, expected the token's text, or an object with "
+                    "its text under content; correct the file"
+                )
+    return stated
+
+
+def _class_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, str]:
+    """The tokens that the class of the config names where no file does, as far as the vocabulary has them."""
+    named = config.get("tokenizer_class")
+    found = tokenizer_class_from_name(named) if isinstance(named, str) else None
+    if found is None:
+        return {}
+    defaults = {
+        name: token_text(parameter.default)
+        for name, parameter in inspect.signature(found).parameters.items()
+        if name in PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES
+    }
+    return {
+        name: token
+        for name, token in defaults.items()
+        if token is not None and tokenizer.token_to_id(token) is not None
+    }
+
+
+def _with_flags(
+    source: str, tokenizer: Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]
+) -> Tokenizer:
     """Adds the tokens before and after a text that a config without tokenizer.json asks for, as transformers does."""
-    keys = ("bos_token", "eos_token", "add_bos_token", "add_eos_token")
-    stated = {key: config[key] for key in keys if config.get(key) is not None}
-    texts = {key: value["content"] if isinstance(value, dict) else value for key, value in stated.items()}
-    fast: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **texts)
+    flags = {key: config[key] for key in ("add_bos_token", "add_eos_token") if config.get(key) is not None}
+    for key, flag in flags.items():
+        token = key.removeprefix("add_")
+        if not isinstance(flag, bool):
+            raise CheckpointUnsupported(f"{source}: {CONFIG_FILE}: {key} is {flag!r}, expected true or false")
+        if flag and token not in named:
+            raise CheckpointUnsupported(
+                f"{source}: {CONFIG_FILE} says {key}: true, but neither it nor {_TOKENS_MAP} nor {_PIECES} names a "
+                f"{token}; name one, or set {key}: false"
+            )
+    texts = {key: named[key] for key in ("bos_token", "eos_token") if key in named}
+    fast: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **texts, **flags)
     built: Tokenizer = fast.backend_tokenizer
     return built
 
 
-def _config(directory: Path) -> dict[str, Any]:
-    path = directory / CONFIG_FILE
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return config
+def _settings(source: str, directory: Path, name: str) -> dict[str, Any]:
+    """One of the directory's JSON files; empty where it is missing."""
+    path = directory / name
+    try:
+        settings: Any = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise _unreadable(source, ValueError(f"{name}: {error}")) from None
+    if not isinstance(settings, dict):
+        raise _unreadable(source, ValueError(f"{name} holds a {type(settings).__name__}, expected an object"))
+    return settings
 
 
 def _unreadable(source: str, error: Exception) -> CheckpointUnsupported:

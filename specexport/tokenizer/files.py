@@ -42,7 +42,7 @@ def describe_tokenizer(root: Path, directory: str) -> TokenizerSpec:
     """The tokenizer in `root/directory`, with paths relative to `root`."""
     place = root / directory
     config: dict[str, Any] = json.loads((place / CONFIG_FILE).read_text(encoding="utf-8"))
-    stated = {name: _token_text(value) for name, value in config.items() if name.endswith("_token")}
+    stated = {name: token_text(value) for name, value in config.items() if name.endswith("_token")}
     named = {name: token for name, token in stated.items() if token is not None}
     template = f"{directory}/{TEMPLATE_FILE}" if (place / TEMPLATE_FILE).is_file() else None
     return TokenizerSpec(
@@ -55,7 +55,8 @@ def describe_tokenizer(root: Path, directory: str) -> TokenizerSpec:
     )
 
 
-def _token_text(stated: Any) -> str | None:
-    """A token is stored as text, or as an object with its text under `content`; None for flags (`add_bos_token`)."""
+def token_text(stated: Any) -> str | None:
+    """The text of a token stored as text, or as an object with its text under `content`; None for anything else, as
+    flags (`add_bos_token`) are."""
     text = stated.get("content") if isinstance(stated, dict) else stated
     return text if isinstance(text, str) else None

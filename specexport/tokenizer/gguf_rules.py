@@ -154,8 +154,7 @@ _RULES: tuple[tuple[str, SplitRule], ...] = (
                 rf"\s?[!-/:-~{_code_points('FF01-FF0F FF1A-FF5E 2018-201F 3000-3002')}]+",
                 r"\s+$",
                 _DEEPSEEK_ASIAN,
-                # llama.cpp has \p{N}+; the model's paper has digits apart, so its merges join none
-                _DIGITS,
+                r"\p{N}+",
             )
         ),
     ),

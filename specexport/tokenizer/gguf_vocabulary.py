@@ -4,7 +4,7 @@ Every key under `tokenizer.` is used, known to change no text, or refused. Sourc
 `src/llama-vocab.cpp` of llama.cpp.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -18,14 +18,14 @@ from specexport.errors import CheckpointUnsupported, reason_of
 _PREFIX = "tokenizer."
 _NAME = "general.name"
 _USED = (
-    "model pre tokens token_type scores merges bos_token_id eos_token_id unknown_token_id padding_token_id "
-    "add_bos_token add_eos_token add_space_prefix remove_extra_whitespaces precompiled_charsmap"
+    "model pre tokens token_type scores merges bos_token_id eos_token_id eot_token_id eom_token_id "
+    "unknown_token_id padding_token_id fim_pad_token_id fim_rep_token_id fim_sep_token_id add_bos_token add_eos_token "
+    "add_space_prefix remove_extra_whitespaces precompiled_charsmap"
 )
 # They name tokens for uses that no text of a prompt has, or repeat what other keys say.
 _HARMLESS = (
-    "added_tokens token_type_count seperator_token_id cls_token_id mask_token_id eot_token_id eom_token_id "
-    "prefix_token_id suffix_token_id middle_token_id fim_pre_token_id fim_suf_token_id fim_mid_token_id "
-    "fim_pad_token_id fim_rep_token_id fim_sep_token_id"
+    "added_tokens token_type_count seperator_token_id cls_token_id mask_token_id prefix_token_id "
+    "suffix_token_id middle_token_id fim_pre_token_id fim_suf_token_id fim_mid_token_id"
 )
 _KNOWN = frozenset(f"ggml.{key}" for key in f"{_USED} {_HARMLESS}".split()) | {
     _NAME,
@@ -39,18 +39,38 @@ _REFUSED_WHEN_SET = {
     "ggml.normalizer.lowercase": "lower case",
     "ggml.normalizer.strip_accents": "accents taken off",
 }
+_IDS = (
+    *("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id", "padding_token_id"),
+    *("fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id"),
+)
 # What llama.cpp assumes of a model where the file names no id.
 _DEFAULT_IDS = {
     "llama": {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0},
     "t5": {"eos_token_id": 1, "unknown_token_id": 2, "padding_token_id": 0},
 }
+# Tokens that end an answer in llama.cpp by their text, whatever the file's ids and chat template say.
+_ENDS = (
+    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> "
+    "<|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> "
+    "<｜end▁of▁sentence｜> [e~["
+)
+# Tokens around the parts of a program that is filled in, which end an answer too; by text where the file has no id.
+_FILL_ENDS = {
+    "fim_pad_token_id": "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]",
+    "fim_rep_token_id": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>",
+    "fim_sep_token_id": "<|file_sep|>",
+}
 # llama.cpp takes these for control tokens whatever type the file gives them.
-_ALWAYS_CONTROL = (
-    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> <|eom_id|> "
-    "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <｜end▁of▁sentence｜> <|fim_prefix|> <fim-prefix> "
-    "<fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> "
-    "▁<SUF> <|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|fim_pad|> <fim-pad> <fim_pad> "
-    "<PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|> </s> <eos> [e~["
+_ALWAYS_CONTROL = frozenset(
+    " ".join(
+        (
+            _ENDS,
+            *_FILL_ENDS.values(),
+            "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>",
+            "<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|> <|suffix|>",
+            "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|>",
+        )
+    ).split()
 )
 
 
@@ -85,6 +105,7 @@ class GgufVocabulary:
     eos: int | None
     unknown: int | None
     padding: int | None
+    ends: tuple[int, ...]  # ids that end an answer, `eos` first where there is one
     add_bos: bool | None
     add_eos: bool | None
     add_space_prefix: bool | None
@@ -133,12 +154,9 @@ def read_vocabulary(source: str, path: Path) -> GgufVocabulary | None:
     for key, values in (("token_type", kinds), ("scores", scores)):
         if values is not None and len(values) < count:
             raise _refused(source, key, f"{len(values)} entries", f"{count}, one for each token")
-    merges, control = fields.get("ggml.merges"), frozenset(_ALWAYS_CONTROL.split())
+    merges = fields.get("ggml.merges")
     assumed = _DEFAULT_IDS.get(fields["ggml.model"], {})
-    ids = {
-        key: _token_id(source, key, fields.get(f"ggml.{key}", assumed.get(key)), count)
-        for key in ("bos_token_id", "eos_token_id", "unknown_token_id", "padding_token_id")
-    }
+    ids = {key: _token_id(source, key, fields.get(f"ggml.{key}", assumed.get(key)), count) for key in _IDS}
     return GgufVocabulary(
         source=source,
         model=str(fields["ggml.model"]),
@@ -146,7 +164,8 @@ def read_vocabulary(source: str, path: Path) -> GgufVocabulary | None:
         name=str(fields[_NAME]),
         tokens=tokens,
         types=tuple(
-            TokenType.CONTROL if token in control else kind for token, kind in zip(tokens, kinds, strict=True)
+            TokenType.CONTROL if token in _ALWAYS_CONTROL else kind
+            for token, kind in zip(tokens, kinds, strict=True)
         ),
         scores=None if scores is None else tuple(float(score) for score in scores[:count]),
         merges=None if merges is None else tuple(_pair(source, merge) for merge in merges),
@@ -154,6 +173,7 @@ def read_vocabulary(source: str, path: Path) -> GgufVocabulary | None:
         eos=ids["eos_token_id"],
         unknown=ids["unknown_token_id"],
         padding=ids["padding_token_id"],
+        ends=_end_ids(tokens, ids),
         add_bos=_flag(source, fields, "add_bos_token"),
         add_eos=_flag(source, fields, "add_eos_token"),
         add_space_prefix=_flag(source, fields, "add_space_prefix"),
@@ -225,6 +245,25 @@ def _token_id(source: str, key: str, value: int | None, count: int) -> int | Non
     if not 0 <= value < count:
         raise _refused(source, key, str(value), f"0..{count - 1}, an id of its {count} tokens")
     return int(value)
+
+
+def _end_ids(tokens: Sequence[str], ids: Mapping[str, int | None]) -> tuple[int, ...]:
+    """llama.cpp's `special_eog_ids`: the stated ends, those it knows by text, and the marks of programs filled in."""
+    of_text = {token: index for index, token in enumerate(tokens)}
+    found = {ids[key] for key in ("eos_token_id", "eot_token_id", "eom_token_id", *_FILL_ENDS)}
+    texts = [_ENDS, *(texts for key, texts in _FILL_ENDS.items() if ids[key] is None)]
+    found |= {of_text.get(token) for token in " ".join(texts).split()}
+    names = {tokens[index] for index in found if index is not None}
+    # Two families in which a token of these texts ends a part of an answer only.
+    calls = names & {"<|call|>", "<|calls|>"}
+    if calls and names & {"<|return|>", "<|flush|>"}:
+        found.discard(of_text.get("<|end|>"))
+    if "<|tool_response>" in names:
+        found.discard(of_text.get("</s>"))
+    eos = ids["eos_token_id"]
+    return tuple(
+        sorted((index for index in found if index is not None), key=lambda index: (index != eos, index))
+    )
 
 
 def _flag(source: str, fields: Mapping[str, Any], key: str) -> bool | None:

@@ -22,10 +22,12 @@ _BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 _SPACE = "\u2581"
 
 
-def sentence_piece_tokenizer(source: str, directory: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a directory's tokenizer.model; `config` is its tokenizer_config.json.
+def sentence_piece_tokenizer(
+    source: str, directory: Path, config: Mapping[str, Any]
+) -> tuple[Tokenizer, dict[str, str]]:
+    """The tokenizer of a directory's tokenizer.model, and the tokens that the file names: `bos_token` and the like.
 
-    Raises `CheckpointUnsupported` for another kind of file.
+    `config`: its tokenizer_config.json. Raises `CheckpointUnsupported` for another kind of file.
     """
     proto = import_protobuf().ModelProto()
     try:
@@ -42,7 +44,16 @@ def sentence_piece_tokenizer(source: str, directory: Path, config: Mapping[str, 
     tokenizer = _built(source, proto, legacy=config.get("legacy") is not False)
     special = [piece.piece for piece in proto.pieces if piece.type in (TokenType.CONTROL, TokenType.UNKNOWN)]
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
-    return tokenizer
+    spec = proto.trainer_spec
+    named = {
+        "bos_token": (spec.bos_id, spec.bos_piece),
+        "eos_token": (spec.eos_id, spec.eos_piece),
+        "unk_token": (spec.unk_id, spec.unk_piece),
+        "pad_token": (spec.pad_id, spec.pad_piece),
+    }
+    return tokenizer, {
+        name: piece for name, (index, piece) in named.items() if index >= 0 and piece in special
+    }
 
 
 def score_pair_tokenizer(vocabulary: GgufVocabulary) -> BuiltTokenizer:

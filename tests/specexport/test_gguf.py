@@ -241,6 +241,19 @@ def test_a_files_name_does_not_choose_its_arithmetic(cache: Path, tmp_path: Path
     require_equal(tmp_path / "model.gguf", model)
 
 
+def test_every_token_that_ends_an_answer_is_an_end_of_the_bundle(cache: Path, tmp_path: Path) -> None:
+    """The ends of a turn and of a message have names of their own here, and no chat template writes them."""
+
+    def metadata(writer: gguf.GGUFWriter) -> None:
+        writer.add_eot_token_id(7)
+        writer.add_uint32("tokenizer.ggml.eom_token_id", 5)
+
+    write_gguf(tmp_path / "model.gguf", model_of("llama"), "llama", metadata)
+    loaded = load_checkpoint(Target(source=str(tmp_path / "model.gguf")), "fp32")
+    assert loaded.eos_token_ids == (1, 5, 7)
+    assert loaded.generation_config.eos_token_id == [1, 5, 7]
+
+
 def _blocks(kind: gguf.GGMLQuantizationType, rows: int, columns: int) -> NDArray[np.uint8]:
     """Random bytes as blocks of `kind`, drawn again where a block's scale is not a number that a model could have."""
     generator = np.random.default_rng(int(kind))

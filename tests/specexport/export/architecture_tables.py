@@ -1,11 +1,15 @@
 """The tables of docs/architectures.md, from what was exported, compared and refused."""
 
+import os
 from collections.abc import Iterable
 
 from specexport.passes import PassReport
 from specexport.passes.attention_rotary import RotateInAttention
 from specexport.passes.group_query_attention import GroupQueryAttention
 from specexport.passes.packed_attention import PackAttentionInputs
+from tests.conftest import REPOSITORY
+
+PAGE = REPOSITORY / "docs" / "architectures.md"
 
 BEGIN, END = "<!-- {}: written by the tests -->", "<!-- end of {} -->"
 
@@ -56,3 +60,14 @@ def replaced(text: str, section: str, lines: str) -> str:
     begin, end = BEGIN.format(section), END.format(section)
     head, rest = text.split(begin, 1)
     return f"{head}{begin}\n\n{lines}\n\n{end}{rest.split(end, 1)[1]}"
+
+
+def require_section(section: str, lines: str) -> None:
+    """The page's lines of `section` are `lines`; SPECEXPORT_WRITE_DOCS=1 writes them instead."""
+    text = PAGE.read_text()
+    if os.environ.get("SPECEXPORT_WRITE_DOCS"):
+        PAGE.write_text(replaced(text, section, lines))
+        return
+    assert between(text, section).strip() == lines, (
+        f"SPECEXPORT_WRITE_DOCS=1 pytest tests/specexport/export writes {PAGE.name}"
+    )

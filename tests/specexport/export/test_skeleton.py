@@ -76,6 +76,13 @@ def test_a_causal_model_told_to_look_both_ways_is_refused() -> None:
         check_config(config("llama", **sizes, is_causal=False))
 
 
+def test_rotary_factors_that_change_with_the_length_are_refused() -> None:
+    sizes = next(a.sizes for a in EXPORTED if a.model_type == "llama")
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 6.0}
+    with quiet(), pytest.raises(CheckpointUnsupported, match="rotary scaling 'dynamic' changes its factors"):
+        check_config(config("llama", **{**sizes, "rope_parameters": rope}))
+
+
 def test_sizes_that_do_not_fit_together_are_refused() -> None:
     sizes = {**next(a.sizes for a in EXPORTED if a.model_type == "mixtral"), "num_experts_per_tok": 9}
     with quiet(), pytest.raises(CheckpointUnsupported, match=r"mixtral .*check the sizes in its config"):

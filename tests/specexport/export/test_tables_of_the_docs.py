@@ -1,20 +1,16 @@
 """docs/architectures.md says what the tests find. SPECEXPORT_WRITE_DOCS=1 writes the tables instead of comparing."""
 
-import os
-
 import pytest
 
 from specexport.errors import CheckpointUnsupported
 from specexport.export import check_supported
 from specexport.quiet import quiet
-from tests.conftest import REPOSITORY
-from tests.specexport.export.architecture_tables import between, exported_row, replaced
+from tests.specexport.export.architecture_tables import exported_row, require_section
 from tests.specexport.export.architectures import EXPORTED, REFUSED, Refused
 from tests.specexport.export.comparison import compare_chain
 from tests.specexport.export.exported import CANONICAL, ONNXRUNTIME, ExportedArchitectures, random_model
 from tests.specexport.export.test_parity_with_eager import SHAPES, TOLERANCE
 
-PAGE = REPOSITORY / "docs" / "architectures.md"
 EXPORTED_HEAD = (
     "| architecture | carried into the graph | canonical graph | ONNX Runtime variant | its attention |\n"
     "|---|---|---|---|---|"
@@ -26,16 +22,6 @@ def message_of(refused: Refused) -> str:
     with quiet(), pytest.raises(CheckpointUnsupported) as failure:
         check_supported(random_model(refused.model_type, refused.sizes))
     return str(failure.value)
-
-
-def require_section(section: str, lines: str) -> None:
-    text = PAGE.read_text()
-    if os.environ.get("SPECEXPORT_WRITE_DOCS"):
-        PAGE.write_text(replaced(text, section, lines))
-        return
-    assert between(text, section).strip() == lines, (
-        f"SPECEXPORT_WRITE_DOCS=1 pytest {__name__} writes {PAGE.name}"
-    )
 
 
 @pytest.mark.slow

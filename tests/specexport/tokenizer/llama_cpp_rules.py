@@ -38,6 +38,15 @@ LLAMA_CPP_RULES: dict[str, tuple[str, ...]] = {
     "tiny_aya": (r"\d{1,3}(?=(?:\d{3})*\b)", _AYA),
     "deepseek-v3": (r"\p{N}{1,3}", _CJK, rf"{_DEEPSEEK}[\r\n]*|{_SPACES}"),
     "spark2_5": (r"\p{N}{1,3}", _CJK, rf"{_DEEPSEEK}|[\r\n]|\s+(?!\S)|\s+", r"\p{N}"),
+    # llama.cpp lists the cased letters one by one; of the texts here they are those with these properties.
+    "deepseek-llm": (
+        "[\r\n]",
+        r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",
+        r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+        r"\s+$",
+        "[一-龥ࠀ-一가-\ud7ff]+",
+        r"\p{N}+",
+    ),
     "deepseek-coder": ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}"),
     "youtu": (f"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，\u3001-\u303f\ufe30-\ufe4f]+|[ㄅ-ㄯ]+|{_CJK}", _YOUTU),
     "jais-2": (

@@ -87,11 +87,15 @@ def test_another_rendering_is_refused(
     [
         ("{% if strftime_now is defined %}{{ strftime_now('%d') }}{% else %}1{% endif %}", "without it"),
         ("\n{{ strftime_now('%d') }}", "refuse every chat"),
+        ("  {% if strftime_now is defined %}D{% endif %}X {{ messages[0].content }}", "without it"),
+        ("\r\n{% if strftime_now is defined %}D{% endif %}X {{ messages[0].content }}", "without it"),
+        ("\n\n  {% if strftime_now is defined %}D{% endif %}X", "without it"),
     ],
 )
 def test_the_clock_is_left_out_and_the_build_says_so(tmp_path: Path, template: str, outcome: str) -> None:
     (note,) = check_chat_template("model", files(tmp_path, template))
-    assert ("today's date (strftime_now)" in note and note.endswith(outcome)) or outcome in note
+    assert "today's date (strftime_now)" in note
+    assert note.endswith(outcome)
 
 
 def test_the_refusal_comes_before_the_weights(

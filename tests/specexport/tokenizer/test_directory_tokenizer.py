@@ -76,18 +76,81 @@ def test_the_files_post_processor_holds_against_flags_as_in_transformers(
     assert all(said is not None and said in note for note in notes)
 
 
-@pytest.mark.parametrize(("flags", "before", "after"), [({"add_bos_token": True}, [1], []), ({}, [], [])])
-def test_flags_hold_where_there_is_no_file(
-    tmp_path: Path, flags: dict[str, bool], before: list[int], after: list[int]
-) -> None:
+LLAMA = {"tokenizer_class": "LlamaTokenizer"}
+BOS, BOTH = {"add_bos_token": True}, {"add_bos_token": True, "add_eos_token": True}
+# The ids around "x =  12", and the named bos, as LlamaTokenizer and PreTrainedTokenizerFast of transformers 5 give them
+# with sentencepiece installed.
+MODELS: list[tuple[dict[str, Any], dict[str, Any] | None, list[int], list[int], str | None]] = [
+    ({**LLAMA, **BOS, "bos_token": "<s>", "eos_token": "</s>"}, None, [1], [], "<s>"),
+    ({**LLAMA, "bos_token": "<s>", "eos_token": "</s>"}, None, [], [], "<s>"),
+    ({**LLAMA, **BOS}, None, [1], [], "<s>"),
+    ({**LLAMA, **BOS}, {"bos_token": "<s>"}, [1], [], "<s>"),
+    ({**LLAMA, **BOTH}, None, [1], [2], "<s>"),
+    (BOTH, None, [1], [2], "<s>"),
+    ({**LLAMA, **BOTH, "bos_token": "</s>"}, {"bos_token": {"content": "<s>"}}, [1], [2], "<s>"),
+    (
+        {**LLAMA, **BOTH, "bos_token": "</s>", "added_tokens_decoder": {}},
+        {"bos_token": "<s>"},
+        [2],
+        [2],
+        "</s>",
+    ),
+    ({**LLAMA, "bos_token": None, "add_eos_token": True}, None, [], [2], None),
+]
+
+
+def pieces(directory: Path, config: dict[str, Any] | str, tokens_map: dict[str, Any] | None = None) -> Any:
+    """A directory with tokenizer.model; returns what is known of it."""
     known = json.loads((Path(__file__).parent / "sentencepiece.json").read_text(encoding="utf-8"))["pairs"]
-    (tmp_path / "tokenizer.model").write_bytes(base64.b64decode(known["model"]))
-    config = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", **flags}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    write_directory_tokenizer("tiny", tmp_path, False, tmp_path / "to")
+    (directory / "tokenizer.model").write_bytes(base64.b64decode(known["model"]))
+    stated = config if isinstance(config, str) else json.dumps(config)
+    (directory / "tokenizer_config.json").write_text(stated)
+    if tokens_map is not None:
+        (directory / "special_tokens_map.json").write_text(json.dumps(tokens_map))
+    return known
+
+
+@pytest.mark.parametrize(("config", "tokens_map", "before", "after", "bos"), MODELS)
+def test_flags_hold_where_there_is_no_file(
+    tmp_path: Path,
+    config: dict[str, Any],
+    tokens_map: dict[str, Any] | None,
+    before: list[int],
+    after: list[int],
+    bos: str | None,
+) -> None:
+    known = pieces(tmp_path, config, tokens_map)
+    assert write_directory_tokenizer("tiny", tmp_path, False, tmp_path / "to") == ()
     found = Tokenizer.from_file(str(tmp_path / "to" / "tokenizer.json"))
     text, ids = known["ids"][1]
     assert found.encode(text).ids == [*before, *map(int, ids.split()), *after]
+    named = json.loads((tmp_path / "to" / "tokenizer_config.json").read_text())
+    assert (named.get("bos_token"), named["eos_token"], named["unk_token"]) == (bos, "</s>", "<unk>")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", r"tokenizer cannot be loaded: tokenizer_config\.json: Expecting property name"),
+        ("[]", r"tokenizer_config\.json holds a list, expected an object"),
+        (
+            {"bos_token": {"lstrip": True}},
+            r"tokenizer_config\.json: bos_token is \{'lstrip': True\}, expected the",
+        ),
+        (
+            {"bos_token": None, "add_bos_token": True},
+            r"says add_bos_token: true, but neither it nor .* names a bos_",
+        ),
+        ({"add_eos_token": "yes"}, r"add_eos_token is 'yes', expected true or false"),
+    ],
+)
+def test_settings_that_cannot_be_carried_out_are_refused_where_there_is_no_file(
+    tmp_path: Path, config: dict[str, Any] | str, message: str
+) -> None:
+    pieces(tmp_path, config)
+    with pytest.raises(CheckpointUnsupported, match=message):
+        write_directory_tokenizer("tiny", tmp_path, False, tmp_path / "to")
+    assert not (tmp_path / "to").exists()
 
 
 def test_a_token_that_only_the_config_adds_is_found_in_text_and_said(tmp_path: Path) -> None:

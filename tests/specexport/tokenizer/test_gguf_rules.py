@@ -160,8 +160,7 @@ def has_cased_letters_beyond_ascii(text: str) -> bool:
 def test_every_rule_is_held_to_one_of_the_two_sources() -> None:
     held = {id(SPLIT_RULES[name].steps) for name in (*LLAMA_CPP_RULES, *PUBLISHED)}
     others = [name for name, rule in SPLIT_RULES.items() if id(rule.steps) not in held]
-    # DeepSeek LLM: llama.cpp joins digits, the model's paper does not; its letters are compared on their own
-    assert others == ["deepseek-llm"]
+    assert others == []
 
 
 def test_smollm_takes_digits_apart_before_all_else(tmp_path: Path) -> None:

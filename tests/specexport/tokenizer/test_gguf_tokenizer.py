@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from specexport.errors import CheckpointUnsupported
 from specexport.tokenizer.gguf_tokenizer import write_gguf_tokenizer
+from specexport.tokenizer.gguf_vocabulary import read_vocabulary
 from tests.specexport.tokenizer.gguf_files import write_gguf
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -110,6 +111,8 @@ def test_a_file_that_names_no_rule_is_said_to_be_split_by_the_default(
             r"states tokenizer\.ggml\.treat_whitespace_as_suffix, whose effect",
         ),
         ({"add_bos_token": True, "bos_token_id": None}, r"a bos token is added .*bos_token_id is not there"),
+        ({"eot_token_id": 999}, r"eot_token_id: found 999, expected 0\.\.261"),
+        ({"eom_token_id": 999}, r"eom_token_id: found 999, expected 0\.\.261"),
         ({"bos_token_id": 999}, r"bos_token_id: found 999, expected 0\.\.261"),
         ({"merges": ["a c", "x y"]}, r"joins 'a' and 'c', but 'ac' is not among its tokens"),
         ({"merges": ["ab"]}, r"merges: found 'ab', expected two tokens"),
@@ -130,3 +133,29 @@ def test_score_vocabularies_without_scores_are_refused_by_that(tmp_path: Path) -
         CheckpointUnsupported, match=r"a llama vocabulary without 256 of the 256 tokens for bytes"
     ):
         byte_pairs(tmp_path, model="llama", scores=[0.0] * 262)
+
+
+@pytest.mark.parametrize(
+    ("extra", "stated", "expected"),
+    [
+        ([], {}, ["z"]),
+        (["turn!", "more!"], {"eot_token_id": 3, "eom_token_id": 4}, ["z", "turn!", "more!"]),
+        (["<|eot_id|>", "<end_of_turn>", "<|start_header_id|>"], {}, ["z", "<|eot_id|>", "<end_of_turn>"]),
+        (["<|file_sep|>", "<PAD>", "<|fim_prefix|>"], {}, ["z", "<|file_sep|>", "<PAD>"]),
+        (["mark", "<PAD>"], {"fim_pad_token_id": 3}, ["z", "mark"]),
+        (["<|end|>"], {}, ["z", "<|end|>"]),
+        (["<|end|>", "<|return|>", "<|call|>"], {}, ["z", "<|return|>", "<|call|>"]),
+        (["</s>", "<|tool_response>", "<turn|>"], {}, ["z", "<|tool_response>", "<turn|>"]),
+    ],
+)
+def test_answers_end_where_llama_cpp_ends_them(
+    tmp_path: Path, extra: list[str], stated: dict[str, Any], expected: list[str]
+) -> None:
+    """Expected: `special_eog_ids` as src/llama-vocab.cpp fills it."""
+    tokens = ["x", "y", "z", *extra]
+    path = write_gguf(
+        tmp_path / "a.gguf", tokens, [TokenType.NORMAL] * len(tokens), model="gpt2", eos_token_id=2, **stated
+    )
+    vocabulary = read_vocabulary("a.gguf", path)
+    assert vocabulary is not None
+    assert [tokens[index] for index in vocabulary.ends] == expected
