@@ -87,8 +87,9 @@ def build(
     recipe = _fit(recipe, checkpoints, force)
     checkpoints = RecipeCheckpoints(recipe, announce, checkpoints.digests)
     canonical = _export(recipe, checkpoints, force)
-    for note in dict.fromkeys(note for graph in canonical.values() for note in graph.notes):
-        announce(note)
+    notes = [(side, note) for side, graph in canonical.items() for note in graph.notes]
+    for side, note in notes:
+        announce(f"{getattr(recipe, side).source}: {note}")
     recipe = fit_check(recipe, canonical["target"])
     require_usable_prompts(recipe.check, canonical["target"])
     checkpoints.release()

@@ -242,7 +242,7 @@ def stored_tokenizer(source: str, located: Located, spec: ModelSource) -> Tokeni
 
 
 def byte_tokenizer(config: PretrainedConfig) -> TokenizerFiles:
-    """Of a random model whose vocabulary has room for it."""
+    """The byte tokenizer, for a random model with an id for each of its tokens; no files for a smaller one."""
     from specexport.sources.byte_tokenizer import TOKENIZER_SIZE, write_byte_tokenizer
 
     enough = int(config.vocab_size) >= TOKENIZER_SIZE

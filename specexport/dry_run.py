@@ -16,6 +16,7 @@ from specexport.recipe_backends import packs_weights
 from specexport.recipe_naming import naming_source
 from specexport.recipe_weights import EngineWeights
 from specexport.tensorrt.options import TensorRTBackend
+from specexport.tokenizer.files import TEMPLATE_FILE
 from specruntime.summary import shown_size
 
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
@@ -57,6 +58,7 @@ def estimate(recipe: Recipe, output: Path) -> dict[str, Any]:
         "run_memory_mb": weights + caches,
         "build_memory_mb": (_BUILD_COPIES * loaded + _LIBRARY_BYTES) / _MB,
         "build_seconds": None if isinstance(recipe.backend, TensorRTBackend) else _seconds(outlines, loaded),
+        "notes": [f"{outline.name}: {note}" for outline in outlines.values() for note in outline.notes],
         "open": [*_open(recipe, outlines)],
     }
 
@@ -76,8 +78,7 @@ def _graph(recipe: Recipe, side: str, outline: Outline) -> dict[str, Any]:
         "kv_bytes_per_token": token,
         "kv_cache_mb": None if token is None else token * outline.facts.capacity / _MB,
         "tokenizer": outline.tokenizer is not None,
-        "chat_template": outline.tokenizer is not None
-        and (outline.tokenizer / "chat_template.jinja").is_file(),
+        "chat_template": outline.tokenizer is not None and (outline.tokenizer / TEMPLATE_FILE).is_file(),
         "rope": shape.rope,
     }
 
@@ -146,4 +147,5 @@ def render_estimate(found: dict[str, Any]) -> str:
         f"build    about {shown_size(found['build_memory_mb'])} of memory"
         + ("" if seconds is None else f" and {seconds:.0f} s on two cores, beside what has to be downloaded")
     )
+    lines += [f"note     {line}" for line in found["notes"]]
     return "\n".join([*lines, *(f"open     {line}" for line in found["open"])])

@@ -23,17 +23,20 @@ from specexport.sources import locate, locate_outline
 from specexport.sources.address import parse_address
 from specexport.sources.gguf_reading import gguf_read_once
 from specexport.sources.pruned import is_pruned
+from specexport.tokenizer import TokenizerFiles
 from specexport.vocabulary import real_vocab_size, require_shared_vocabulary
 
 
 @dataclass(frozen=True)
 class Outline:
-    """One checkpoint: `facts` are those of the graph that it will become, `tokenizer` a directory of files."""
+    """One checkpoint: `facts` are those of the graph that it will become, `tokenizer` a directory of files, `notes`
+    lines for the build to say after its name."""
 
     name: str
     skeleton: Skeleton
     tokenizer: Path | None
     facts: GraphFacts
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class _Stated:
 
     name: str
     config: PretrainedConfig
-    tokenizer: Path | None
+    tokenizer: TokenizerFiles
     trust_remote_code: bool
 
 
@@ -105,13 +108,13 @@ def _read(spec: ModelSource, weights: bool) -> _Stated | None:
 
         name, config = random_name(spec.source.random), random_config(spec.source.random)
         require_language_model(name, config)
-        return _Stated(name, config, byte_tokenizer(config).directory, False)
+        return _Stated(name, config, byte_tokenizer(config), False)
     located = (locate if weights else locate_outline)(parse_address(spec.source), spec.sha256)
     if is_pruned(located.directory):
         return None
     config = read_config(spec.source, located, spec.trust_remote_code)
     require_language_model(spec.source, config)
-    tokenizer = stored_tokenizer(spec.source, located, spec).directory
+    tokenizer = stored_tokenizer(spec.source, located, spec)
     return _Stated(spec.source, config, tokenizer, spec.trust_remote_code)
 
 
@@ -121,6 +124,7 @@ def _outline(recipe: Recipe, side: str, found: _Stated) -> Outline:
     with naming_source(side), quiet():
         shape = check_config(found.config, capacity=capacity, trust_remote_code=found.trust_remote_code)
     rows = shape.head_rows
-    vocab_size = real_vocab_size(found.tokenizer, rows)
+    tokenizer = found.tokenizer.directory
+    vocab_size = real_vocab_size(tokenizer, rows)
     facts = GraphFacts(capacity, shape.layout.layers if shape.layout else 0, vocab_size, rows)
-    return Outline(found.name, shape, found.tokenizer, facts)
+    return Outline(found.name, shape, tokenizer, facts, found.tokenizer.notes)

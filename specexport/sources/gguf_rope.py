@@ -3,6 +3,7 @@
 The meaning of every key is llama.cpp's (src/llama-model.cpp, llama-context.cpp, ggml's rope_yarn).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ def rope_parameters(
     if kind in (None, "longrope") and (ROPE_LONG in tables or ROPE_SHORT in tables or kind == "longrope"):
         keys.require(f"{_SCALING}factor", factor, 1.0)
         if ROPE_FREQS in tables:
-            raise keys.refused(f"{ROPE_FREQS} beside the tables of longrope scaling")
+            raise keys.refused(f"{ROPE_FREQS} together with the tables of longrope scaling")
         return {"rope_theta": theta} | _longrope(keys, tables, context, original, attention)
     if ROPE_LONG in tables or ROPE_SHORT in tables:
         raise keys.refused(f"{ROPE_LONG} and {ROPE_SHORT} with {_SCALING}type {kind}")
@@ -87,12 +88,19 @@ def _longrope(
 def _yarn(keys: Keys, factor: float, original: int) -> dict[str, Any]:
     keys.require(f"{_SCALING}yarn_ext_factor", keys.take(f"{_SCALING}yarn_ext_factor", 1.0), 1.0)
     keys.require(f"{_SCALING}yarn_log_multiplier", keys.take(f"{_SCALING}yarn_log_multiplier", 0.0), 0.0)
-    found = {
+    implied = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    attention = keys.take(f"{_SCALING}yarn_attn_factor", implied)
+    # Conversion writes a checkpoint's `attention_factor` (the whole factor) or `attn_factor` (one to multiply by) here,
+    # and llama.cpp takes the implied factor whatever stands here: only that one has a single meaning.
+    if not math.isclose(attention, implied, rel_tol=1e-6):
+        raise keys.refused(
+            f"{keys.architecture}.{_SCALING}yarn_attn_factor is {attention}, expected {implied:.7g}, which follows "
+            "from the factor and which llama.cpp uses in its place"
+        )
+    return {
         "rope_type": "yarn",
         "factor": factor,
         "original_max_position_embeddings": original,
         "beta_fast": keys.take(f"{_SCALING}yarn_beta_fast", 32.0),
         "beta_slow": keys.take(f"{_SCALING}yarn_beta_slow", 1.0),
     }
-    attention = keys.take(f"{_SCALING}yarn_attn_factor", None)
-    return found if attention is None else found | {"attention_factor": attention}

@@ -16,7 +16,8 @@ _NOTES = "notes.txt"
 class TokenizerFiles:
     """`directory` holds tokenizer.json, tokenizer_config.json and, for chat models, chat_template.jinja.
 
-    `directory` is None where the checkpoint has no tokenizer. `notes` are lines that the build says.
+    `directory` is None where the checkpoint has no tokenizer. `notes` are lines for the build to say after the
+    checkpoint's name: files of one content are kept once, wherever they lie.
     """
 
     directory: Path | None

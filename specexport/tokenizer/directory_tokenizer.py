@@ -49,7 +49,7 @@ def write_directory_tokenizer(
     if (directory / TOKENIZER_FILE).is_file():
         fast, taken, notes = _take_over(source, directory, destination)
         config = _settings(source, directory, CONFIG_FILE)
-        return (*notes, *_contradictions(source, config, fast, taken))
+        return (*notes, *_contradictions(config, fast, taken))
     if (directory / _PIECES).is_file():
         config = _settings(source, directory, CONFIG_FILE)
         built, named = sentence_piece_tokenizer(source, directory, config)
@@ -111,18 +111,19 @@ def _require_same(source: str, own: Tokenizer, taken: Tokenizer) -> tuple[str, .
         )
     if not added:
         return ()
-    return (f"{source}: {CONFIG_FILE} adds {_listed(added)} to the tokens of {TOKENIZER_FILE}",)
+    return (f"{CONFIG_FILE} adds {_listed(added)} to the tokens of {TOKENIZER_FILE}",)
 
 
-def _contradictions(source: str, config: Mapping[str, Any], fast: Any, taken: Tokenizer) -> Iterator[str]:
+def _contradictions(config: Mapping[str, Any], fast: Any, taken: Tokenizer) -> Iterator[str]:
     """transformers drops the flags where there is a tokenizer.json; a checkpoint that says both is worth a line."""
     tokens = taken.encode("a").tokens
     for name, token, place in (("bos", fast.bos_token, 0), ("eos", fast.eos_token, -1)):
         flag, adds = config.get(f"add_{name}_token"), len(tokens) > 1 and tokens[place] == token
+        shown = f"a {name} token" if token is None else repr(token)
         if isinstance(flag, bool) and flag is not adds:
             yield (
-                f"{source}: {CONFIG_FILE} says add_{name}_token: {str(flag).lower()}, but {TOKENIZER_FILE} "
-                f"{'adds' if adds else 'does not add'} {token!r} to a text; the file holds, as in transformers"
+                f"{CONFIG_FILE} says add_{name}_token: {str(flag).lower()}, but {TOKENIZER_FILE} "
+                f"{'adds' if adds else 'does not add'} {shown} to a text; the file holds, as in transformers"
             )
 
 

@@ -40,7 +40,7 @@ def _rule(vocabulary: GgufVocabulary) -> tuple[SplitRule, tuple[str, ...]]:
     source, name = vocabulary.source, vocabulary.pre
     if name is None:
         return SPLIT_RULES["default"], (
-            f"{source} names no splitting rule (tokenizer.ggml.pre): split by llama.cpp's default, which may differ "
+            "it names no splitting rule (tokenizer.ggml.pre): split by llama.cpp's default, which may differ "
             "from what the model was trained on",
         )
     if (reason := REFUSED_RULES.get(name)) is not None:
@@ -55,7 +55,7 @@ def _rule(vocabulary: GgufVocabulary) -> tuple[SplitRule, tuple[str, ...]]:
         )
     if name == "default":
         return SPLIT_RULES[name], (
-            f"{source} is split by llama.cpp's default rule (tokenizer.ggml.pre: default), which may differ from what "
+            "it is split by llama.cpp's default rule (tokenizer.ggml.pre: default), which may differ from what "
             "the model was trained on",
         )
     return SPLIT_RULES[name], ()

@@ -126,7 +126,7 @@ class GgufVocabulary:
 class BuiltTokenizer:
     """What a vocabulary became: its tokenizer before added tokens, and what holds where the file has no flag.
 
-    `notes` are lines that the build says.
+    `notes` are lines for the build to say after the file's name.
     """
 
     tokenizer: Tokenizer

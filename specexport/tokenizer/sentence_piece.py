@@ -1,9 +1,12 @@
 """Vocabularies of SentencePiece: pieces with scores, from tokenizer.model or a GGUF file, proven on probe texts.
 
 The tokenizer is built by transformers from the SentencePiece model's own message, and held to the rule itself: the
-best score is merged first (byte pairs), or the sum of scores is the highest (unigram).
+best score is merged first (byte pairs), or the sum of scores is the highest (unigram). Sources of the rules:
+`src/bpe_model.cc` and `src/unigram_model.cc` of google/sentencepiece.
 """
 
+import heapq
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,12 +17,13 @@ from transformers.convert_slow_tokenizer import SpmConverter, import_protobuf
 
 from specexport.errors import CheckpointUnsupported, reason_of
 from specexport.tokenizer.gguf_vocabulary import BuiltTokenizer, GgufVocabulary, TokenType
-from specexport.tokenizer.piece_rules import best_merges, best_sum
 from specexport.tokenizer.probes import PROBE_TEXTS, first_difference
 
 _UNIGRAM, _PAIRS = 1, 2  # `TrainerSpec.ModelType`
 _BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 _SPACE = "\u2581"
+_UNKNOWN_PENALTY = 10.0
+_Pieces = Mapping[str, tuple[int, float]]  # id and score by text
 
 
 def sentence_piece_tokenizer(
@@ -147,7 +151,7 @@ def _rule(proto: Any) -> Callable[[str], list[int]]:
     }
     normal, whole, bytes_ = kinds.values()
     unknown, fallback = proto.trainer_spec.unk_id, proto.trainer_spec.byte_fallback
-    split = best_merges if proto.trainer_spec.model_type == _PAIRS else best_sum
+    split = _best_merges if proto.trainer_spec.model_type == _PAIRS else _best_sum
     longest_first = sorted(whole, key=len, reverse=True)
     pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if whole else None
 
@@ -180,3 +184,53 @@ def _normalised(text: str, spec: Any) -> str:
     if spec.add_dummy_prefix and text:
         text = f" {text}"
     return text.replace(" ", _SPACE) if spec.escape_whitespaces else text
+
+
+def _best_merges(text: str, pieces: _Pieces) -> list[str]:
+    """Byte pairs: of all neighbours that join to a piece, the best score is joined first, the leftmost of equals."""
+    parts: list[str | None] = list(text)
+    after, before = [*range(1, len(text)), -1], list(range(-1, len(text) - 1))
+    waiting: list[tuple[float, int, int, str]] = []
+
+    def offer(left: int, right: int) -> None:
+        if left < 0 or right < 0:
+            return
+        joined = f"{parts[left]}{parts[right]}"
+        if joined in pieces:
+            heapq.heappush(waiting, (-pieces[joined][1], left, right, joined))
+
+    for index in range(1, len(text)):
+        offer(index - 1, index)
+    while waiting:
+        _, left, right, joined = heapq.heappop(waiting)
+        if parts[left] is None or parts[right] is None or f"{parts[left]}{parts[right]}" != joined:
+            continue
+        parts[left], parts[right], after[left] = joined, None, after[right]
+        if after[right] >= 0:
+            before[after[right]] = left
+        offer(before[left], left)
+        offer(left, after[left])
+    return [part for part in parts if part is not None]
+
+
+def _best_sum(text: str, pieces: _Pieces) -> list[str]:
+    """Unigram: the split with the highest sum of scores; a character that is no piece costs ten below the worst."""
+    longest = max(map(len, pieces), default=1)
+    unknown = min((score for _, score in pieces.values()), default=0.0) - _UNKNOWN_PENALTY
+    best: list[tuple[float, int]] = [(0.0, 0)] + [(-math.inf, 0)] * len(text)
+    for start in range(len(text)):
+        for end in range(start + 1, min(len(text), start + longest) + 1):
+            piece = text[start:end]
+            if piece in pieces:
+                score = best[start][0] + pieces[piece][1]
+            elif end == start + 1:
+                score = best[start][0] + unknown
+            else:
+                continue
+            if score > best[end][0]:
+                best[end] = (score, start)
+    parts, end = [], len(text)
+    while end:
+        parts.append(text[best[end][1] : end])
+        end = best[end][1]
+    return parts[::-1]

@@ -108,7 +108,7 @@ def _yarn(writer: gguf.GGUFWriter) -> None:
 def _yarn_in_full(writer: gguf.GGUFWriter) -> None:
     _yarn(writer)
     writer.add_rope_scaling_yarn_ext_factor(1.0)
-    writer.add_rope_scaling_yarn_attn_factor(1.3)
+    writer.add_rope_scaling_yarn_attn_factor(0.1 * math.log(4) + 1)
     writer.add_rope_scaling_yarn_beta_fast(16.0)
     writer.add_rope_scaling_yarn_beta_slow(2.0)
 
@@ -166,7 +166,6 @@ _SCALED: dict[str, tuple[str, str, dict[str, Any], Metadata, dict[str, NDArray[A
             "rope_type": "yarn",
             "factor": 4.0,
             "original_max_position_embeddings": 32,
-            "attention_factor": 1.3,
             "beta_fast": 16.0,
             "beta_slow": 2.0,
         },

@@ -28,6 +28,13 @@ def _half_extrapolated(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_scaling_yarn_ext_factor(0.5)
 
 
+def _yarn_attention(writer: gguf.GGUFWriter) -> None:
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(32)
+    writer.add_rope_scaling_yarn_attn_factor(1.0)
+
+
 REFUSED_KEYS: dict[str, tuple[Metadata, str]] = {
     "attention scale": (lambda w: w.add_attention_scale(0.5), r"llama\.attention\.scale \(0\.5\)"),
     "sliding window": (lambda w: w.add_sliding_window(16), r"llama\.attention\.sliding_window \(16\)"),
@@ -49,6 +56,10 @@ REFUSED_KEYS: dict[str, tuple[Metadata, str]] = {
     "scaling by another name": (
         lambda w: w.add_string("llama.rope.scaling.type", "dynamic"),
         r"rope\.scaling\.type is dynamic, expected None or none or linear",
+    ),
+    "yarn's attention factor": (
+        _yarn_attention,
+        r"yarn_attn_factor is 1\.0, expected 1\.138629, which follows from the factor",
     ),
     "yarn's extrapolation": (
         _half_extrapolated,

@@ -105,6 +105,21 @@ def test_a_dry_run_reads_and_writes_nothing_and_estimates_what_is_there(
         assert graph["tokenizer"] and graph["chat_template"]
 
 
+def test_notes_on_the_tokenizer_name_the_checkpoint_where_it_lies_now(saved: Path, tmp_path: Path) -> None:
+    (saved / "chat_template.jinja").write_text("{{ strftime_now('%d') }}")
+    moved = tmp_path / "moved"
+    for source in (saved, moved):
+        if source == moved:
+            saved.rename(moved)
+        found = json.loads(run(tmp_path, "--dry-run", "--json", target=str(source)).stdout)
+        (note,) = found["notes"]
+        assert note.startswith(f"{source}: the chat template asks for today's date")
+        assert f"note     {note}" in run(tmp_path, "--dry-run", target=str(source)).stdout.splitlines()
+        built = run(tmp_path, target=str(source))
+        assert built.exit_code == 0, built.output
+        assert note in built.stderr
+
+
 def test_a_dry_run_says_in_words_what_it_estimates(cache: Path, tmp_path: Path) -> None:
     command = ["build", str(RECIPES / "tiny-random.yaml"), "-o", str(tmp_path / "b"), "--dry-run"]
     result = CliRunner().invoke(main, command)

@@ -25,7 +25,13 @@ from tokenizers import (
 )
 from transformers.convert_slow_tokenizer import import_protobuf
 
-from tests.specexport.tokenizer.gguf_files import CORPUS, TEXTS, byte_level_model, tiny_llama, write_gguf
+from tests.specexport.tokenizer.gguf_vocabularies import (
+    CORPUS,
+    TEXTS,
+    byte_level_model,
+    tiny_llama,
+    write_gguf,
+)
 
 _KNOWN = json.loads((Path(__file__).parent / "sentencepiece.json").read_text(encoding="utf-8"))
 _LLAMA3 = (

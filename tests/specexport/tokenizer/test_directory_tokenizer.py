@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from specexport.errors import CheckpointUnsupported
 from specexport.tokenizer.directory_tokenizer import write_directory_tokenizer
 from specexport.tokenizer.probes import PROBE_TEXTS
-from tests.specexport.tokenizer.gguf_files import TEXTS, byte_level_model
+from tests.specexport.tokenizer.gguf_vocabularies import TEXTS, byte_level_model
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -160,7 +160,7 @@ def test_a_token_that_only_the_config_adds_is_found_in_text_and_said(tmp_path: P
     decoder = {str(index): {**added, "single_word": False}}
     found, notes = taken(tmp_path, own, added_tokens_decoder=decoder)
     assert found.encode("a<think> 12").ids == [*own.encode("a").ids, index, *own.encode(" 12").ids]
-    assert notes == ("tiny: tokenizer_config.json adds '<think>' to the tokens of tokenizer.json",)
+    assert notes == ("tokenizer_config.json adds '<think>' to the tokens of tokenizer.json",)
 
 
 def test_truncation_and_padding_of_a_file_do_not_reach_the_bundle(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from specexport.errors import CheckpointUnsupported
 from specexport.tokenizer.gguf_rules import SPLIT_RULES, pre_tokenizer
 from specexport.tokenizer.gguf_tokenizer import write_gguf_tokenizer
 from specexport.tokenizer.probes import PROBE_TEXTS
-from tests.specexport.tokenizer.gguf_files import TEXTS, byte_level_model, write_gguf
+from tests.specexport.tokenizer.gguf_vocabularies import TEXTS, byte_level_model, write_gguf
 from tests.specexport.tokenizer.llama_cpp_rules import LLAMA_CPP_RULES
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from specexport.errors import CheckpointUnsupported
 from specexport.tokenizer.gguf_tokenizer import write_gguf_tokenizer
 from specexport.tokenizer.gguf_vocabulary import read_vocabulary
-from tests.specexport.tokenizer.gguf_files import write_gguf
+from tests.specexport.tokenizer.gguf_vocabularies import write_gguf
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
