@@ -32,9 +32,14 @@ from specruntime.manifest import (
 
 @dataclass(frozen=True)
 class BuiltGraph:
-    """A compiled graph past its parity check; `engine` is the compiler's report where one made an engine file,
-    `fidelity` what the weights' format costs where the recipe gives a text, `warnings` what people should know of it,
-    `prepacked` its packed weights in the bundle, `shared` its weight files there where some are another graph's."""
+    """A compiled graph past its parity check.
+
+    `engine`: the compiler's report, where one made an engine file.
+    `fidelity`: what the weights' format costs, where the recipe gives a text.
+    `warnings`: what people should know of it.
+    `prepacked`: its packed weights in the bundle.
+    `shared`: its weight files there, where some are another graph's.
+    """
 
     compiled: CompiledGraph
     parity: ParityReport | DraftParityReport

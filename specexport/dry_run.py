@@ -2,7 +2,7 @@
 
 Sizes follow from the shapes of the model and are within a few percent; int4 of a checkpoint that was stored in mixed
 4-bit formats keeps some layers in 8 bits, which adds up to a sixth. Memory and time of a build are scaled from the
-measured build of SmolLM2-135M (README: 30 layers, 0.54 GB, two cores, 1.4 GB and 56 s): a guide, no promise.
+measured build of SmolLM2-135M (README: 30 layers, 0.54 GB, two cores, 1.4 GB and 56 s): rough estimates.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
 _STORED = {"int8": 1.0, "int4": 0.5, "fp8": 1.0, "int4-awq": 0.5, "nvfp4": 0.5}
 _SCALE_BYTES = 4
 _MB, _GB = 1e6, 1e9
-# Two copies of the weights (PyTorch's and the graph's) beside the libraries.
+# Two copies of the weights (PyTorch's and the graph's), and the libraries.
 _BUILD_COPIES, _LIBRARY_BYTES = 2, 0.35e9
 _START_SECONDS, _SECONDS_PER_LAYER, _SECONDS_PER_GB = 8.0, 1.2, 22.0
 
@@ -141,11 +141,13 @@ def render_estimate(found: dict[str, Any]) -> str:
         lines.append(f"         {text if graph['tokenizer'] else 'no tokenizer'}")
         if graph["rope"]:
             lines.append(f"         {graph['rope']}")
-    lines.append(f"run      about {shown_size(found['run_memory_mb'])} for one session beside the libraries")
+    lines.append(
+        f"run      about {shown_size(found['run_memory_mb'])} for one session, without the libraries"
+    )
     seconds = found["build_seconds"]
     lines.append(
         f"build    about {shown_size(found['build_memory_mb'])} of memory"
-        + ("" if seconds is None else f" and {seconds:.0f} s on two cores, beside what has to be downloaded")
+        + ("" if seconds is None else f" and {seconds:.0f} s on two cores, without the time of downloads")
     )
     lines += [f"note     {line}" for line in found["notes"]]
     return "\n".join([*lines, *(f"open     {line}" for line in found["open"])])

@@ -31,10 +31,8 @@ settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-MEASURING = (
-    "latency",
-    "gpu",
-)  # directories whose tests are about this machine; all others are given the time
+# Directories whose tests are about this machine; all others are given the time.
+MEASURING = ("latency", "gpu")
 
 
 @pytest.hookimpl(tryfirst=True)

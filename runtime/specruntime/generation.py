@@ -57,7 +57,7 @@ class Completion:
     logprobs: tuple[TokenLogprobs, ...] | None
     finish_reason: FinishReason
     stats: Statistics
-    # Of the noise: the one of the params, or the one drawn for this answer; a greedy answer draws none.
+    # The seed of the noise: the one of the params, or the one drawn for this answer; a greedy answer draws none.
     seed: int | None
 
 

@@ -176,13 +176,13 @@ def _tell(order: "Order", recipe: Path, acceptance: list[float], as_json: bool) 
     out, length = order.out, 1 + sum(acceptance)
     draft = {"kind": order.kind, "source": _source(out, recipe), "k": max(len(acceptance), 1)}
     if as_json:
-        told = {
+        report = {
             "draft": str(out),
             "acceptance": acceptance,
             "accepted_length": length,
             "recipe": {"draft": draft},
         }
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(report))
         return
     shares = " ".join(f"{share:.3f}" for share in acceptance)
     click.echo(f"{out}: held-out acceptance {shares}, {length:.2f} tokens per round")
@@ -191,7 +191,7 @@ def _tell(order: "Order", recipe: Path, acceptance: list[float], as_json: bool) 
 
 
 def _source(out: Path, recipe: Path) -> str:
-    """The address of the draft as a recipe beside `recipe` names it."""
+    """The address of the draft as a recipe in the directory of `recipe` names it."""
     relative = os.path.relpath(out.absolute(), recipe.absolute().parent)
     return str(out.absolute()) if relative.startswith("..") else f"./{Path(relative).as_posix()}"
 

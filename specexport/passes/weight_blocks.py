@@ -16,9 +16,8 @@ _Reals = NDArray[np.float64]
 
 # Rounding of a dequantised weight (fp16 scale times integer plus fp16 minimum, in fp32), relative to its block's range.
 _GRID_TOLERANCE = 2e-5
-_PRODUCT_TOLERANCE = (
-    1e-6  # of a weight that is a scale times an integer, in fp32, relative to the block's largest
-)
+# Of a weight that is a scale times an integer, in fp32, relative to the block's largest.
+_PRODUCT_TOLERANCE = 1e-6
 _FINEST_GRID = 255
 _SMALLEST_BLOCK = 16  # of MatMulNBits, and of Q2_K, Q3_K and Q6_K
 _SAMPLE = 256  # blocks that are looked at before a whole matrix is

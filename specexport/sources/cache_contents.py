@@ -1,6 +1,6 @@
 """What lies in the cache, and removing the least recently used of it. Entries that a build uses are left alone.
 
-Only directories of known kinds are looked at: whatever else lies beside them is not the cache's.
+Only directories of known kinds are looked at: anything else in the directory does not belong to the cache.
 """
 
 import os
@@ -134,7 +134,7 @@ def describe_entries(entries: Iterable[CacheEntry]) -> str:
 
 
 def _places(kind: str) -> Iterator[Path]:
-    """Where the entries of a kind lie; scratch directories and what is hidden are none."""
+    """Where the entries of a kind lie, without scratch directories and hidden files."""
     pattern = "/".join(["[!.]*"] * _depth(kind, from_kind=True))
     yield from (cache_directory() / kind).glob(pattern)
 

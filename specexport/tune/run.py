@@ -102,9 +102,8 @@ class Finding:
 class TuneReport:
     machine: dict[str, Any]
     findings: tuple[Finding, ...]
-    unfinished: tuple[
-        Path, ...
-    ] = ()  # bundles that were measured in part or not at all, of an interrupted tune
+    # Of an interrupted tune: the bundles that were measured in part or not at all.
+    unfinished: tuple[Path, ...] = ()
 
     @property
     def measured(self) -> tuple[Finding, ...]:

@@ -42,10 +42,10 @@ def max_new_tokens_option(default: int | None = DEFAULT_NEW_TOKENS) -> Callable[
 def law_options(command: _F) -> _F:
     """The options that `bench` and `tune` share with `generate`. They measure the same answers every time: seed 0."""
     seed = click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
-    return _law_options(seed(command))
+    return _distribution_options(seed(command))
 
 
-def _law_options(command: _F) -> _F:
+def _distribution_options(command: _F) -> _F:
     for option in (
         click.option(
             "--top-p", type=float, default=1.0, show_default=True, help="Smallest set with this mass."
@@ -96,7 +96,7 @@ def sampling_options(command: _F) -> _F:
     """Every option of `SamplingParams`; the command passes what it receives to `sampling_params`."""
     for option in reversed(_SAMPLING_OPTIONS):
         command = option(command)
-    return max_new_tokens_option()(_law_options(command))
+    return max_new_tokens_option()(_distribution_options(command))
 
 
 def sampling_params(

@@ -28,7 +28,7 @@ class Figures:
     """One request in numbers; seconds on `clock.now`. Final with the last event."""
 
     prompt_tokens: int
-    # Of the noise: the one of the request, or the one drawn for it; a greedy answer draws none.
+    # The seed of the noise: the one of the request, or the one drawn for it; a greedy answer draws none.
     seed: int | None = None
     cached_tokens: int = 0  # of these, whose cache rows were there already
     tokens: int = 0  # delivered
