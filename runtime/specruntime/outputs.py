@@ -32,7 +32,7 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None  # one mapping per token; None unless asked for
     finish_reason: FinishReason | None = None  # None while the answer goes on
     stop_reason: None = None
-    # The seed of the noise: given again, it gives this answer again. None before the first token and for a greedy answer.
+    # Seed of the noise: given again, it gives this answer again. None before the first token and for a greedy answer.
     seed: int | None = None
 
 
