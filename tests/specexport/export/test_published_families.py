@@ -22,7 +22,7 @@ from tests.specexport.export.published import (
     write_checkpoint,
 )
 
-BUILT_HEAD = "| family | configs as published by |\n|---|---|"
+BUILT_HEAD = "| family | keys of the config of |\n|---|---|"
 REFUSED_HEAD = "| reason | families |\n|---|---|"
 TRACED_ONLY = "decides by the values of tensors while it runs, which no graph can"
 
