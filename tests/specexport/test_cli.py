@@ -20,7 +20,7 @@ from tests.conftest import RECIPES, REPOSITORY
 TINY = RECIPES / "tiny-random.yaml"
 COMMANDS = (
     "build", "generate", "check", "bench", "tune", "inspect", "profile", "serve", "deploy", "schema", "train",
-    "write-prompts",
+    "write-prompts", "cache",
 )  # fmt: skip
 
 

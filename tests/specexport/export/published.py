@@ -1,4 +1,4 @@
-"""Checkpoints with the config keys that strangers publish, written by hand, made small: through the door of a user's recipe, and PyTorch's own answer.
+"""Checkpoints with the config keys that strangers publish, made small: by a user's recipe, and PyTorch's own answer.
 
 configs/*.jsonl holds one config.json per line: the keys that the named checkpoint publishes, with small sizes. Where
 `published` is null, the keys are the class's own sizes. No key is added, since what a class does without one is what
