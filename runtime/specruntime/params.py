@@ -61,10 +61,11 @@ class SamplingParams:
         known = [each.name for each in fields(cls)]
         for name in options:
             if name not in known:
-                found = "an option of vLLM that is not supported here" if name in _OF_VLLM else "unknown"
-                raise InvalidArgument(
-                    f"the sampling option {name} is {found}: leave it out; {one_of(name, known)}"
-                )
+                if name in _OF_VLLM:
+                    raise InvalidArgument(
+                        f"the sampling option {name} is an option of vLLM that is not supported here: leave it out"
+                    )
+                raise InvalidArgument(f"the sampling option {name} is unknown; {one_of(name, known)}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

@@ -123,6 +123,8 @@ def _describe_engine(report: EngineReport | None) -> dict[str, Any] | None:
 
 def shown_size(megabytes: float) -> str:
     """In the largest unit that leaves something before the point."""
+    if megabytes >= 10_000:
+        return f"{megabytes * 1e-3:.1f} GB"
     if megabytes >= 1:
         return f"{megabytes:.1f} MB"
     return f"{megabytes * 1e3:.1f} kB" if megabytes >= 1e-3 else f"{megabytes * 1e6:.0f} bytes"

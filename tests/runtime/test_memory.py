@@ -70,6 +70,7 @@ def test_the_command_prints_it(tiny_bundle: Path) -> None:
         (0.1404, "140.4 kB"),
         (1, "1.0 MB"),
         (538.06, "538.1 MB"),
+        (20_000, "20.0 GB"),
     ],
 )
 def test_a_size_is_shown_in_a_unit_that_shows_something(megabytes: float, shown: str) -> None:

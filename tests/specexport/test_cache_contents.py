@@ -89,7 +89,7 @@ def test_entries_of_every_kind_are_listed_by_their_last_use(cache: Path) -> None
     assert (listed["directory"], listed["limit_bytes"]) == (str(cache), 20 * 10**9)
     shown = run("list").stdout
     assert "wheels: 1 entry, 1.1 kB (files out of wheels, downloaded)" in shown
-    assert shown.splitlines()[-1].startswith(f"{cache}: 9 entries, ") and "limit 20000.0 MB" in shown
+    assert shown.splitlines()[-1].startswith(f"{cache}: 9 entries, ") and "limit 20.0 GB" in shown
 
 
 def test_a_use_is_noted_whatever_it_finds_and_what_is_damaged_is_no_use(cache: Path) -> None:

@@ -90,7 +90,9 @@ class Scheduler:
         with self._changed:
             if not self.accepting:
                 self.totals.refused["draining"] += 1
-                raise Draining("no new requests are taken: the server is shutting down; ask another one")
+                raise Draining(
+                    "this LLM or server is closed or shutting down and takes no requests; use another one"
+                )
             if len(self._waiting) >= self._queue_limit + len(self._free):
                 self.totals.refused["queue_full"] += 1
                 raise QueueFull(
