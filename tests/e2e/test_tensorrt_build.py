@@ -203,7 +203,11 @@ def test_inspect_shows_the_engine(bundle: Path) -> None:
 def test_a_host_without_a_driver_says_so(no_driver: None, bundle: Path, tmp_path: Path, command: str) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"id": "a", "prompt": "abc", "category": "x"}\n')
-    options = {"generate": ["--prompt", "abc"], "check": [], "bench": ["--prompts", str(prompts)]}
+    options = {
+        "generate": ["--prompt", "abc"],
+        "check": [],
+        "bench": ["--prompts", str(prompts), "--max-new-tokens", "4"],
+    }
     assert "install the NVIDIA driver" in refusal(run(command, bundle, *options[command]))
 
 
