@@ -31,7 +31,7 @@ def load_batch(store: FeatureStore, spans: Sequence[Span], *, learn_from: int | 
     `learn_from`: the column from which tokens count as answers, for every dialogue; None: from each answer's start.
     """
     width = max(span.length for span in spans)
-    # Autocast takes bfloat16 beside float32 weights; without it both sides of a product have one type.
+    # Autocast takes bfloat16 with float32 weights; without it both sides of a product have one type.
     computed = torch.bfloat16 if fast_bfloat16() else torch.float32
     columns = {}
     for name in ("ids", "final", *(["taps"] if store.setup.layer_ids else [])):

@@ -1,4 +1,4 @@
-"""What lies in the cache is keyed by all code that decides it: a change anywhere in a stage's imports makes it anew."""
+"""What lies in the cache is keyed by all code that decides it: a change in any import of a stage makes a new entry."""
 
 import ast
 import shutil
