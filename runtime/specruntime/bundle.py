@@ -7,7 +7,6 @@ copied or mounted read-only; once open, it must stay where it is.
 
 import json
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +34,7 @@ from specruntime.manifest import (
     prepacked_of,
 )
 from specruntime.manifest_checks import check_manifest
-from specruntime.preload import Preload
+from specruntime.preload import Begun, Preload
 from specruntime.session import Session
 from specruntime.text import TextCodec
 
@@ -121,7 +120,7 @@ class LoadedBundle:
         root: Path,
         target: Engine,
         draft: Engine | None,
-        tokenizer: Future[TextCodec] | None = None,
+        tokenizer: Begun[TextCodec] | None = None,
     ) -> None:
         """Takes ownership of the engines; `draft` is None for kinds without a graph of their own, `tokenizer` where
         nobody reads it yet."""

@@ -1,13 +1,15 @@
-"""What a second thread does while files are hashed and engines load: imports, the tokenizer, the ends of files.
+"""Does work next to the opening of a bundle: imports, reading the tokenizer, hashing the ends of files.
 
 Hashing and an engine's loading leave the interpreter free. Nothing is parsed before its hash was checked.
 """
 
+import _thread
+import atexit
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from specruntime.manifest import Manifest, OnnxRuntimeEngine
 from specruntime.text import TextCodec
@@ -15,42 +17,99 @@ from specruntime.text import TextCodec
 T = TypeVar("T")
 
 
+class Begun(Generic[T]):
+    """Work that a thread of its own was started for, and that whoever needs it does itself where that failed.
+
+    A process at its memory limit cannot start a thread, or the thread ends before it runs anything; neither
+    `threading.Thread.start` nor an executor's future returns then.
+    """
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._unclaimed = _thread.allocate_lock()
+        self._undone = _thread.allocate_lock()
+        self._undone.acquire()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        with suppress(RuntimeError, MemoryError):  # then it is done when it is needed
+            _thread.start_new_thread(self._run, ())
+
+    def result(self) -> T:
+        """What the work returned. Raises what it raised."""
+        self._run()
+        with self._undone:
+            if self._error is not None:
+                raise self._error
+            return self._value  # type: ignore[return-value]  # no error: the work has returned
+
+    def end(self) -> None:
+        """Waits if the work is being done; else it never will be, and `result` says so."""
+        if self._unclaimed.acquire(blocking=False):
+            self._error = RuntimeError("ended before it began")
+            self._undone.release()
+        else:
+            with self._undone:
+                pass
+
+    def _run(self) -> None:
+        if not self._unclaimed.acquire(blocking=False):
+            return
+        try:
+            _RUNNING.add(self)
+            self._value = self._work()
+        except BaseException as error:
+            self._error = error
+        finally:
+            _RUNNING.discard(self)
+            self._undone.release()
+
+
+_RUNNING: set[Begun[Any]] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Native code must not run on while the interpreter ends."""
+    for each in tuple(_RUNNING):
+        each.end()
+
+
 class Preload:
-    """One thread beside the one that opens a bundle. What fails in it is told to whoever needs it."""
+    """Begins what opening a bundle will need; `result` of each raises what it met."""
 
     def __init__(self, manifest: Manifest, text: bool) -> None:
         """Begins with imports: of the target's library, and with `text` of the tokenizer's."""
-        self._thread = ThreadPoolExecutor(1, "specruntime-preload")
         self._spec = manifest.tokenizer if text else None
-        if isinstance(manifest.target.engine, OnnxRuntimeEngine):
-            self._begin(_import_onnxruntime)
-        for name in () if self._spec is None else ("tokenizers", "jinja2.sandbox"):
-            self._begin(import_module, name)
+        names = [] if self._spec is None else ["tokenizers", "jinja2.sandbox"]
+        engine = isinstance(manifest.target.engine, OnnxRuntimeEngine)
+        self._begun: list[Begun[Any]] = [Begun(lambda: _import_all(engine, names))]
 
-    def tokenizer(self, root: Path) -> Future[TextCodec] | None:
-        """Begins to read the tokenizer, whose files were checked. None where nobody asked for it or there is none."""
-        return None if self._spec is None else self._begin(TextCodec.open, root, self._spec)
+    def tokenizer(self, root: Path) -> Begun[TextCodec] | None:
+        """Begins to read the tokenizer, whose files were checked. None where it was not requested or does not exist."""
+        spec = self._spec
+        return None if spec is None else self._keep(Begun(lambda: TextCodec.open(root, spec)))
 
     def check(self, work: Callable[[], None]) -> Callable[[], None]:
         """Begins a check; what is returned waits for it and raises what it found."""
-        begun = self._begin(work)
-        return work if begun is None else begun.result
+        return self._keep(Begun(work)).result
 
-    def _begin(self, work: Callable[..., T], *arguments: object) -> Future[T] | None:
-        """None where the process may have no further thread: then it is done when it is needed."""
-        try:
-            return self._thread.submit(work, *arguments)
-        except RuntimeError:
-            return None
+    def _keep(self, begun: Begun[T]) -> Begun[T]:
+        self._begun.append(begun)
+        return begun
 
     def __enter__(self) -> "Preload":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=error[0] is not None)
+        if error[0] is not None:
+            for begun in self._begun:
+                begun.end()
 
 
-def _import_onnxruntime() -> None:
-    from specruntime.engines.onnx_runtime import import_onnxruntime
+def _import_all(onnxruntime: bool, names: list[str]) -> None:
+    if onnxruntime:
+        from specruntime.engines.onnx_runtime import import_onnxruntime
 
-    import_onnxruntime()
+        import_onnxruntime()
+    for name in names:
+        import_module(name)

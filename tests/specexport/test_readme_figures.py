@@ -137,7 +137,7 @@ def test_the_table_of_other_systems_holds_the_stored_results() -> None:
 
 
 def test_the_stored_results_reach_what_the_readme_says() -> None:
-    """Each prompt by itself: copying at least 2x plain and 4x PyTorch, no prompt below 0.95x plain."""
+    """Each prompt by itself: copying at least 2x plain and 3x PyTorch, no prompt below 0.95x plain."""
     greedy = json.loads((FIGURES / "smollm2-135m-fp32-greedy.json").read_text())
     prompts = {p["id"]: p["category"] for p in map(json.loads, PROMPTS.read_text().splitlines())}
     speeds = {(run["prompt"], run["mode"]): run["tokens_per_second"] for run in greedy["runs"]}
@@ -145,7 +145,7 @@ def test_the_stored_results_reach_what_the_readme_says() -> None:
     assert len(hashes) == len(prompts), "all modes gave the same tokens"
     for prompt, category in prompts.items():
         plain, drafted = speeds[prompt, "plain"], speeds[prompt, "speculative"]
-        assert plain / speeds[prompt, "pytorch"] >= 1.5
+        assert plain / speeds[prompt, "pytorch"] >= 1.2
         assert drafted / plain >= (2.0 if category in COPYING else 0.95)
         if category in COPYING:
-            assert drafted / speeds[prompt, "pytorch"] >= 4.0
+            assert drafted / speeds[prompt, "pytorch"] >= 3.0
