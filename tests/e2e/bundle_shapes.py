@@ -1,0 +1,97 @@
+"""What a build decides, without what differs between machines, versions and wordings.
+
+`python -m tests.e2e.bundle_shapes BUNDLE` prints it, to be compared with what another commit prints.
+"""
+
+import hashlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+
+SMALL = 8  # values of a constant that belong to the shape of a graph; larger tensors are weights
+MEASURED = frozenset(
+    ("step_ms", "profile_ms", "launch_ms", "bytes", "sha256", "specexport", "versions", "minimum_version")
+)
+MEASURED_RECORD = MEASURED | {"key", "machine", "parity", "fidelity", "warnings", "checkpoint", "checkpoints"}
+
+
+def bundle_shapes(bundle: Path) -> dict[str, str]:
+    """By file of the bundle: the text that must stay equal."""
+    shapes = {
+        "manifest.json": _document(bundle / "manifest.json", MEASURED),
+        "build.json": _document(bundle / "build.json", MEASURED_RECORD),
+    }
+    for path in sorted(bundle.rglob("*.onnx")):
+        shapes[path.relative_to(bundle).as_posix()] = graph_shape(path)
+    return shapes
+
+
+def graph_shape(path: Path) -> str:
+    """The nodes, values and small constants of an ONNX file, a line each."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    lines = [f"input {_value(each)}" for each in graph.input]
+    lines += [f"output {_value(each)}" for each in graph.output]
+    lines += [f"tensor {each.name} {_tensor(each, path)}" for each in graph.initializer]
+    for node in graph.node:
+        attributes = sorted(f"{each.name}={_attribute(each, path)}" for each in node.attribute)
+        lines.append(
+            f"{node.domain}:{node.op_type} {list(node.input)} -> {list(node.output)} {' '.join(attributes)}"
+        )
+    return "\n".join(lines)
+
+
+def without_words(schema: Any) -> Any:
+    """A JSON schema without the text that people read."""
+    if isinstance(schema, dict):
+        return {key: without_words(value) for key, value in schema.items() if not _is_text(key, value)}
+    return [without_words(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def header_without_comments(text: str) -> str:
+    """A C header without its comments and blank lines."""
+    plain = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
+    return "\n".join(line.rstrip() for line in plain.splitlines() if line.strip())
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _is_text(key: str, value: Any) -> bool:
+    return key in ("description", "title", "$comment") and isinstance(value, str)
+
+
+def _document(path: Path, left_out: frozenset[str]) -> str:
+    return json.dumps(_without(json.loads(path.read_text()), left_out), indent=1, sort_keys=True)
+
+
+def _without(found: Any, left_out: frozenset[str]) -> Any:
+    if isinstance(found, dict):
+        return {key: _without(value, left_out) for key, value in found.items() if key not in left_out}
+    return [_without(each, left_out) for each in found] if isinstance(found, list) else found
+
+
+def _value(value: onnx.ValueInfoProto) -> str:
+    tensor = value.type.tensor_type
+    return f"{value.name} {tensor.elem_type} {[d.dim_param or d.dim_value for d in tensor.shape.dim]}"
+
+
+def _attribute(attribute: onnx.AttributeProto, path: Path) -> str:
+    value = onnx.helper.get_attribute_value(attribute)
+    return _tensor(value, path) if isinstance(value, onnx.TensorProto) else repr(value)
+
+
+def _tensor(tensor: onnx.TensorProto, path: Path) -> str:
+    shape = f"{tensor.data_type} {list(tensor.dims)}"
+    values = numpy_helper.to_array(tensor, str(path.parent)).ravel()
+    return shape if values.size > SMALL else f"{shape} {[str(value) for value in values]}"
+
+
+if __name__ == "__main__":
+    for name, text in bundle_shapes(Path(sys.argv[1])).items():
+        sys.stdout.write(f"== {name}\n{text}\n")
