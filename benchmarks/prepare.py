@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from specexport.build import build
-from specexport.recipe import load_recipe
-from specexport.sources import locate
-from specexport.sources.address import parse_address
+from specexport.checkpoints.address import parse_address
+from specexport.checkpoints.locate import locate
+from specexport.recipe.schema import load_recipe
 
 HERE = Path(__file__).resolve().parent
 WORK = HERE / ".work"
@@ -95,7 +95,7 @@ def _gguf() -> Path:
 def _save_checkpoint(place: Path) -> None:
     from shutil import copytree
 
-    from specexport.checkpoint import load_checkpoint
+    from specexport.checkpoints.loading import load_checkpoint
 
     loaded = load_checkpoint(load_recipe(RECIPES / "smollm2-135m-ngram.yaml").target, "fp32")
     # Its weights are plain fp32 by now; transformers refuses to save what still says that it came from a GGUF file.

@@ -23,7 +23,7 @@ from tables import draw, render
 from specexport.bench.machine import describe_machine
 from specexport.bench.prompts import encode_prompts, load_prompts
 from specruntime import open_bundle
-from specruntime.cores import usable_cores
+from specruntime.engines.cores import usable_cores
 
 # OpenMP threads spin for a while after the last operator, on cores that the next system needs.
 _SETTLE_SECONDS = 0.3

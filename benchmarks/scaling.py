@@ -27,10 +27,10 @@ from scaling_models import PRECISIONS, SHAPES, Made, make
 from scaling_tables import draw, render
 
 from specexport.bench.machine import describe_machine
-from specruntime.cores import usable_cores
-from specruntime.engine import Engine, Window
 from specruntime.engines import EngineOptions, open_engine
-from specruntime.manifest import Profile
+from specruntime.engines.cores import usable_cores
+from specruntime.engines.protocol import Engine, Window
+from specruntime.manifest.schema import Profile
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 CAPACITY, CONTEXT = 1024, 500

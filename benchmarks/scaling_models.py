@@ -10,15 +10,15 @@ from shutil import disk_usage
 
 from limits import Need
 
-from specexport.canonical_graph import canonical_key, export_canonical
-from specexport.compiled_graph import CompiledGraph, compile_graph
-from specexport.graph_files import WEIGHTS_NAME
-from specexport.graph_plan import GraphPlan
-from specexport.recipe import Recipe
-from specexport.recipe_checkpoints import RecipeCheckpoints
-from specexport.recipe_weights import LmHead, Weights
-from specexport.sources.cache import cache_directory
-from specruntime.manifest import Profile
+from specexport.cache.entries import cache_directory
+from specexport.checkpoints.named import RecipeCheckpoints
+from specexport.graph.canonical import canonical_key, export_canonical
+from specexport.graph.compiled import CompiledGraph, compile_graph
+from specexport.graph.files import WEIGHTS_NAME
+from specexport.graph.plan import GraphPlan
+from specexport.recipe.schema import Recipe
+from specexport.recipe.weights import LmHead, Weights
+from specruntime.manifest.schema import Profile
 
 PRECISIONS = ("fp32", "int8")
 # As recipes/smollm2-135m-int8-fast.yaml has them.

@@ -10,40 +10,38 @@ from shutil import copyfile, copytree
 
 import yaml
 
-from specexport.build_record import BuiltGraph, build_record, bundle_manifest
-from specexport.bundle_place import check_output
-from specexport.bundle_writer import staged_bundle, write_build_record, write_manifest
-from specexport.canonical_draft import canonical_draft_key, export_canonical_draft, read_tapped
-from specexport.canonical_graph import CanonicalGraph, canonical_key, export_canonical, is_exported
-from specexport.check_prompts import require_usable_prompts
-from specexport.compiled_graph import CompiledGraph, check_parity, compile_graph
-from specexport.currency import build_key, default_output, is_current
-from specexport.fidelity import FidelityReport
-from specexport.fidelity_stage import check_fidelity, require_fidelity, weight_warnings
-from specexport.outline import outline_recipe
-from specexport.packed_weights import pack_weights, require_processor
-from specexport.parity import ParityReport, require_parity
-from specexport.parity_draft import DraftParityReport, check_draft_parity, require_draft_parity
+from specexport.bundle.record import BuiltGraph, build_record, bundle_manifest
+from specexport.bundle.times import measure_profile_times
+from specexport.bundle.up_to_date import build_key, default_output, is_current
+from specexport.bundle.writer import check_output, staged_bundle, write_build_record, write_manifest
+from specexport.cache.contents import cache_limit, describe_entries, prune_cache
+from specexport.cache.entries import cache_directory
+from specexport.cache.held_entries import entries_held, hold
+from specexport.checkpoints.check_prompts import require_usable_prompts
+from specexport.checkpoints.fitting import fit_capacity, fit_check
+from specexport.checkpoints.named import Announce, RecipeCheckpoints, feature_draft_name
+from specexport.checkpoints.outline import outline_recipe
+from specexport.checkpoints.vocabulary import require_shared_vocabulary
+from specexport.draft_kinds.canonical import canonical_draft_key, export_canonical_draft, read_tapped
+from specexport.graph.canonical import CanonicalGraph, canonical_key, export_canonical, is_exported
+from specexport.graph.compiled import CompiledGraph, check_parity, compile_graph
+from specexport.graph.packed import pack_weights, require_processor
+from specexport.graph.shared_weights import share_weights
+from specexport.graph.wanted import GraphRequest, candidates_of, graph_requests, with_named_outputs
+from specexport.parity.draft import DraftParityReport, check_draft_parity, require_draft_parity
+from specexport.parity.fidelity import FidelityReport, check_fidelity, require_fidelity, weight_warnings
+from specexport.parity.target import ParityReport, require_parity
 from specexport.passes.quantize_weights import QuantizeWeights
-from specexport.profile_times import measure_profile_times
-from specexport.recipe import EagleDraft, EngineWeights, MedusaDraft, ModelDraft, Recipe
-from specexport.recipe_backends import packs_weights
-from specexport.recipe_checkpoints import Announce, RecipeCheckpoints, feature_draft_name
-from specexport.recipe_fitting import fit_capacity, fit_check
-from specexport.recipe_graphs import GraphRequest, candidates_of, graph_requests, with_named_outputs
-from specexport.recipe_naming import naming_source
-from specexport.shared_weights import share_weights
-from specexport.sources.cache import cache_directory
-from specexport.sources.cache_contents import cache_limit, describe_entries, prune_cache
-from specexport.sources.held_entries import entries_held, hold
+from specexport.recipe.backends import packs_weights
+from specexport.recipe.naming import naming_source
+from specexport.recipe.schema import EagleDraft, EngineWeights, MedusaDraft, ModelDraft, Recipe
+from specexport.tensorrt.build_engine import compile_tensorrt, read_report
 from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.machine import check_machine, require_modelopt
 from specexport.tensorrt.options import TensorRTBackend
-from specexport.tensorrt.stage import compile_tensorrt, read_report
-from specexport.tensorrt.weights.stage import store_engine_weights
-from specexport.vocabulary import require_shared_vocabulary
+from specexport.tensorrt.weights.build_weights import store_engine_weights
 from specruntime.bundle import load_manifest
-from specruntime.manifest import MANIFEST_NAME
+from specruntime.manifest.schema import MANIFEST_NAME
 
 RECIPE_NAME = "recipe.yaml"
 

@@ -8,16 +8,16 @@ measured build of SmolLM2-135M (README: 30 layers, 0.54 GB, two cores, 1.4 GB an
 from pathlib import Path
 from typing import Any
 
-from specexport.digests import feature_draft_digest
-from specexport.outline import Outline, outline_recipe
-from specexport.packed_weights import require_processor
-from specexport.recipe import EagleDraft, MedusaDraft, ModelDraft, Recipe
-from specexport.recipe_backends import packs_weights
-from specexport.recipe_naming import naming_source
-from specexport.recipe_weights import EngineWeights
+from specexport.checkpoints.digests import feature_draft_digest
+from specexport.checkpoints.outline import Outline, outline_recipe
+from specexport.graph.packed import require_processor
+from specexport.recipe.backends import packs_weights
+from specexport.recipe.naming import naming_source
+from specexport.recipe.schema import EagleDraft, MedusaDraft, ModelDraft, Recipe
+from specexport.recipe.weights import EngineWeights
 from specexport.tensorrt.options import TensorRTBackend
 from specexport.tokenizer.files import TEMPLATE_FILE
-from specruntime.summary import shown_size
+from specruntime.inspection.summary import shown_size
 
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
 _STORED = {"int8": 1.0, "int4": 0.5, "fp8": 1.0, "int4-awq": 0.5, "nvfp4": 0.5}

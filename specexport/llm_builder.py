@@ -1,6 +1,6 @@
 """Builds the bundle that `specruntime.LLM(model=..., speculative_config=...)` asks for, and keeps it.
 
-Owns how those options become a recipe. Found by the runtime through the entry-point group `specruntime.builders`.
+Owns how those options become a recipe. Found by the runtime through the entry-point group `specruntime.llm.engine`.
 """
 
 import re
@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from specexport.cache.entries import cache_directory, text_sha256
 from specexport.errors import RecipeError
-from specexport.recipe import Recipe
-from specexport.recipe_errors import explain
-from specexport.sources.cache import cache_directory, text_sha256
-from specruntime.closed_schema import one_of
+from specexport.recipe.messages import explain
+from specexport.recipe.schema import Recipe
 from specruntime.errors import InvalidArgument
+from specruntime.manifest.messages import one_of
 
 _PRECISIONS = {
     "auto": "fp32", "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",

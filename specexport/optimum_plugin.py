@@ -35,8 +35,8 @@ class SpecexportExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # o
     def run(self) -> None:
         """Builds, prints the bundle's path, and exits 1 with one line for what a user can cause."""
         from specexport.build import build
-        from specexport.recipe import load_recipe
-        from specexport.recipe_naming import naming_file
+        from specexport.recipe.naming import naming_file
+        from specexport.recipe.schema import load_recipe
         from specruntime.errors import SpecError
 
         try:

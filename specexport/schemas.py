@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from specexport.recipe import Recipe
-from specruntime.manifest import Manifest
+from specexport.recipe.schema import Recipe
+from specruntime.manifest.schema import Manifest
 
 SchemaName = Literal["recipe", "manifest"]
 MODELS: dict[SchemaName, type[BaseModel]] = {"recipe": Recipe, "manifest": Manifest}

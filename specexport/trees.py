@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specruntime.draft_spec import depths_of
 from specruntime.errors import InvalidArgument
+from specruntime.manifest.draft import depths_of
 
 Rates = Sequence[Sequence[float]]
 Path = tuple[int, ...]

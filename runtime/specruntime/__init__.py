@@ -28,13 +28,14 @@ from specruntime.errors import (
     WrongState,
 )
 from specruntime.generation import Completion, Delta, complete, generate
-from specruntime.llm import LLM, AsyncLLM
-from specruntime.manifest import SCHEMA_VERSION, Manifest
-from specruntime.outputs import CompletionOutput, Logprob, RequestOutput
-from specruntime.sampling import SamplingParams, TokenLogprobs
+from specruntime.llm.engine import LLM, AsyncLLM
+from specruntime.llm.outputs import CompletionOutput, Logprob, RequestOutput
+from specruntime.manifest.schema import SCHEMA_VERSION, Manifest
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import TokenLogprobs
 from specruntime.session import Round, Session
 from specruntime.statistics import Statistics
-from specruntime.text import TextCodec, TextStream
+from specruntime.text.codec import TextCodec, TextStream
 
 __all__ = [
     "LLM",

@@ -17,14 +17,15 @@ from weakref import WeakSet
 from pydantic import ValidationError
 
 from specruntime.batches import Batch, LaneGroup
-from specruntime.bundle_files import REBUILD, Ending, check_files, read_regular
-from specruntime.closed_schema import describe_problem, shorten
 from specruntime.drafts import Draft, new_draft
-from specruntime.drafts.adaptive_setup import adaptive_draft
-from specruntime.engine import Context, Engine
+from specruntime.drafts.adaptive import adaptive_draft
 from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines.protocol import Context, Engine
 from specruntime.errors import BundleInvalid, BundleTooNew, InvalidArgument, WrongState, memory_told
-from specruntime.manifest import (
+from specruntime.manifest.checks import check_manifest
+from specruntime.manifest.files import REBUILD, Ending, check_files, read_regular
+from specruntime.manifest.messages import describe_problem, shorten
+from specruntime.manifest.schema import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
     DraftSpec,
@@ -33,10 +34,9 @@ from specruntime.manifest import (
     draft_graph,
     prepacked_of,
 )
-from specruntime.manifest_checks import check_manifest
 from specruntime.preload import Begun, Preload
 from specruntime.session import Session
-from specruntime.text import TextCodec
+from specruntime.text.codec import TextCodec
 
 MAX_MANIFEST_BYTES = 16 * 2**20  # a manifest of hundreds of layers is below one
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.errors import EmptyPrompt, InvalidArgument, SessionBusy, SessionPoisoned, WrongState
-from specruntime.params import shown
+from specruntime.sampling.params import shown
 
 
 class Guard:

@@ -11,8 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from specruntime.manifest import Manifest, OnnxRuntimeEngine
-from specruntime.text import TextCodec
+from specruntime.manifest.schema import Manifest, OnnxRuntimeEngine
+from specruntime.text.codec import TextCodec
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class Preload:
 
 def _import_all(onnxruntime: bool, names: list[str]) -> None:
     if onnxruntime:
-        from specruntime.engines.onnx_runtime import import_onnxruntime
+        from specruntime.engines.onnxruntime import import_onnxruntime
 
         import_onnxruntime()
     for name in names:

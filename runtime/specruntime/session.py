@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 
 from specruntime import clock as host_clock
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.engine import Context
+from specruntime.engines.protocol import Context
+from specruntime.engines.windows import Feeder, Rows
 from specruntime.errors import CapacityExceeded, EmptyPrompt, EngineFailed, InvalidArgument, WrongState
 from specruntime.guard import Guard, index, token_ids
-from specruntime.judgement import Outcome, corrects, judge, trials
-from specruntime.manifest import Manifest
-from specruntime.params import shown
-from specruntime.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
+from specruntime.manifest.schema import Manifest
+from specruntime.sampling.params import SamplingParams, shown
+from specruntime.sampling.sampler import Sampler, TokenLogprobs, token_logprobs
 from specruntime.statistics import Statistics
-from specruntime.telling import PromptTelling, kept_features
-from specruntime.windows import Feeder, Rows
+from specruntime.verify import Outcome, PromptTelling, corrects, judge, kept_features, trials
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specruntime.errors import WrongState
-from specruntime.params import SamplingParams
+from specruntime.sampling.params import SamplingParams
 
 FinishReason = Literal["stop", "length", "capacity"]
 

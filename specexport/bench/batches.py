@@ -19,7 +19,7 @@ from specruntime import clock
 from specruntime.batches.speculation import Speculation
 from specruntime.bundle import LoadedBundle
 from specruntime.errors import EngineFailed, InvalidArgument
-from specruntime.params import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from specruntime.serving import BatchStepper, Work
 
 WAYS = ("plain", "speculative", "auto")

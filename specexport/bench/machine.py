@@ -6,8 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from specruntime.cores import usable_cores
-from specruntime.manifest import GraphSpec, stated_threads
+from specruntime.engines.cores import usable_cores
+from specruntime.manifest.schema import GraphSpec, stated_threads
 
 _LIBRARIES = ("specexport", "specruntime", "onnxruntime", "torch", "transformers", "numpy")
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from specexport.bench.prompts import BenchPrompt
 from specruntime.errors import EngineFailed
-from specruntime.generation import Codec
-from specruntime.params import SamplingParams
+from specruntime.generation import Codec, TimedAnswer
+from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
-from specruntime.timing import TimedAnswer
 
 Mode = (
     str  # "plain", "pytorch", "pytorch-compiled"; "speculative", or a bundle's name where there are several

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from specruntime.bundle import load_manifest
-from specruntime.closed_schema import one_of
 from specruntime.errors import CapacityExceeded, InvalidArgument
-from specruntime.manifest import Manifest
-from specruntime.text import TextCodec
+from specruntime.manifest.messages import one_of
+from specruntime.manifest.schema import Manifest
+from specruntime.text.codec import TextCodec
 
 _KEYS = {"id", "prompt", "category"}
 

@@ -11,8 +11,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from specexport.bench.measurement import Mode, Run
-from specexport.bench.memory import MemoryUse
-from specexport.bench.start import StartTimes
+from specexport.bench.processes import MemoryUse, StartTimes
 
 REFERENCE: Mode = "plain"
 PYTORCH: tuple[Mode, ...] = ("pytorch", "pytorch-compiled")

@@ -7,16 +7,22 @@ import click
 
 from specexport.bench.prompts import BenchPrompt, load_prompts
 from specexport.cli.measuring import (
+    NumberList,
     bundles_argument,
     measure_and_print,
     plot_option,
     prompts_option,
     require_plot_of,
 )
-from specexport.cli.number_list import NumberList
-from specruntime.cli.bundle_options import engine_options, json_option, threads_option
-from specruntime.cli.sampling_options import law_options, max_new_tokens_option, sampling_params
-from specruntime.params import SamplingParams
+from specruntime.cli.options import (
+    engine_options,
+    json_option,
+    law_options,
+    max_new_tokens_option,
+    sampling_params,
+    threads_option,
+)
+from specruntime.sampling.params import SamplingParams
 
 
 @click.command("bench")
@@ -71,9 +77,8 @@ def bench_command(
         _bench_batches(bundles[0], loaded, batch, params, repeat, threads, as_json)
         return
     require_plot_of(plot)
-    from specexport.bench.plot import draw_speeds
-    from specexport.bench.rendering import render_report
-    from specexport.bench.run import BenchPlan, run_bench
+    from specexport.bench.rendering import draw_speeds, render_report
+    from specexport.bench.runner import BenchPlan, run_bench
 
     plan = BenchPlan(bundles, loaded, max_new_tokens, repeat, params, pytorch, threads)
     report = measure_and_print(

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from specexport.cli.progress import counted_progress, progress
-from specexport.collection import without_collection
+from specexport.garbage_collection import without_collection
 from specruntime import clock
 
 
@@ -24,14 +24,14 @@ from specruntime import clock
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: bundle, seconds; or the dry run's.")
 def build_command(recipe: Path, output: Path | None, force: bool, dry_run: bool, as_json: bool) -> None:
     """Builds the bundle of RECIPE and prints where it is; stages whose inputs did not change are skipped."""
-    from specexport.recipe import load_recipe
+    from specexport.recipe.schema import load_recipe
 
     loaded = load_recipe(recipe)  # refused before the seconds that importing torch takes
     started = clock.now()
-    from specexport.bundle_place import check_output
-    from specexport.currency import build_key, default_output, is_current
-    from specexport.digests import checkpoint_digests
-    from specexport.recipe_naming import naming_file
+    from specexport.bundle.up_to_date import build_key, default_output, is_current
+    from specexport.bundle.writer import check_output
+    from specexport.checkpoints.digests import checkpoint_digests
+    from specexport.recipe.naming import naming_file
     from specexport.tensorrt.machine import check_machine, require_modelopt
     from specexport.tensorrt.options import TensorRTBackend
 

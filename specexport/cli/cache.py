@@ -5,8 +5,8 @@ import time
 
 import click
 
-from specruntime.cli.bundle_options import json_option
-from specruntime.summary import shown_size
+from specruntime.cli.options import json_option
+from specruntime.inspection.summary import shown_size
 
 
 @click.group("cache")
@@ -21,8 +21,8 @@ def cache_command() -> None:
 @json_option
 def list_command(as_json: bool) -> None:
     """Lists the entries, the least recently used first."""
-    from specexport.sources.cache import cache_directory
-    from specexport.sources.cache_contents import KINDS, cache_entries, cache_limit, describe_entries
+    from specexport.cache.contents import KINDS, cache_entries, cache_limit, describe_entries
+    from specexport.cache.entries import cache_directory
 
     entries, limit = cache_entries(), cache_limit()
     if as_json:
@@ -52,9 +52,9 @@ def list_command(as_json: bool) -> None:
 @json_option
 def prune_command(older_than: str | None, max_size: str | None, as_json: bool) -> None:
     """Removes entries of the cache; what a running build uses stays."""
-    from specexport.sources.cache import cache_directory
-    from specexport.sources.cache_contents import cache_limit, describe_entries, parse_age, prune_cache
-    from specruntime.memory import parse_size
+    from specexport.cache.contents import cache_limit, describe_entries, parse_age, prune_cache
+    from specexport.cache.entries import cache_directory
+    from specruntime.inspection.memory import parse_size
 
     age = None if older_than is None else parse_age(older_than, "--older-than")
     size = None if max_size is None else parse_size(max_size, "--max-size")

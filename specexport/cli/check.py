@@ -7,9 +7,14 @@ import click
 from specexport.cli.progress import progress
 from specruntime.bundle import open_bundle
 from specruntime.check import check_bundle, check_steps
-from specruntime.cli.bundle_options import bundle_argument, engine_options, json_option, threads_option
 from specruntime.cli.check import print_report
-from specruntime.cli.sampling_options import max_new_tokens_option
+from specruntime.cli.options import (
+    bundle_argument,
+    engine_options,
+    json_option,
+    max_new_tokens_option,
+    threads_option,
+)
 
 
 @click.command("check")
@@ -28,7 +33,7 @@ def check_command(
     """
     with open_bundle(bundle, options=engine_options(threads)) as opened:
         if pytorch:
-            from specexport.check import require_comparable
+            from specexport.pytorch_reference import require_comparable
 
             require_comparable(opened)  # before the minutes of decoding
         steps = check_steps(opened)
@@ -37,7 +42,7 @@ def check_command(
             report = check_bundle(opened, max_new_tokens=max_new_tokens, advance=advance)
             if pytorch:
                 advance("loading the checkpoint in PyTorch")
-                from specexport.check import check_pytorch
+                from specexport.pytorch_reference import check_pytorch
 
                 report = check_pytorch(
                     opened, report, max_new_tokens=max_new_tokens, threads=threads, advance=advance

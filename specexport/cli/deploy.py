@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from specruntime.cli.bundle_options import bundle_argument, threads_option
+from specruntime.cli.options import bundle_argument, threads_option
 from specruntime.serving.prefixes import PREFIX_CACHING
 
 _F = TypeVar("_F", bound=Callable[..., Any])

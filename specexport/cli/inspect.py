@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from specruntime.cli.bundle_options import bundle_argument, json_option
 from specruntime.cli.inspect import inspect_command as inspect_bundle
 from specruntime.cli.inspect import memory_options
+from specruntime.cli.options import bundle_argument, json_option
 
 
 @click.command("inspect")
@@ -31,8 +31,7 @@ def inspect_command(
         raise click.UsageError("--tree draws a picture: leave out --memory and --budget")
     if as_json:
         raise click.UsageError("--tree draws a picture and prints nothing: leave out --json")
-    from specexport.tree_drawing import draw_tree, require_drawing
-    from specexport.tree_sources import drawn_tree
+    from specexport.tree_drawing import draw_tree, drawn_tree, require_drawing
 
     require_drawing(tree)
     source = drawn_tree(bundle)

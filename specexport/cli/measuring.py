@@ -41,7 +41,7 @@ def plot_option(text: str) -> Callable[[_F], _F]:
 def require_plot_of(place: Path | None) -> None:
     """Before minutes are spent measuring; raises as `require_plot`."""
     if place is not None:
-        from specexport.bench.plot import require_plot
+        from specexport.bench.rendering import require_plot
 
         require_plot(place)
 
@@ -90,3 +90,19 @@ def _terminable() -> Iterator[None]:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+class NumberList(click.ParamType[tuple[int, ...]]):
+    name = "N,N,..."
+
+    def __init__(self, expected: str) -> None:
+        """`expected`: what a message says of such a list."""
+        self._expected = expected
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        try:
+            return value if isinstance(value, tuple) else tuple(int(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"found {value!r}, expected {self._expected}", param, ctx)

@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from specexport.cli.measuring import plot_option, print_measured, require_plot_of
-from specruntime.cli.bundle_options import bundle_argument, json_option, threads_option
-from specruntime.cli.sampling_options import max_new_tokens_option
+from specruntime.cli.options import bundle_argument, json_option, max_new_tokens_option, threads_option
 
 
 @click.command("profile")
@@ -26,9 +25,7 @@ def profile_command(
     """
     require_plot_of(plot)
     from specexport.cli.progress import progress
-    from specexport.profile.plot import draw_profile
-    from specexport.profile.report import render_profile
-    from specexport.profile.run import profile_bundle
+    from specexport.profile.report import draw_profile, profile_bundle, render_profile
 
     with progress() as advance:
         report = profile_bundle(bundle, threads=threads, max_new_tokens=max_new_tokens, advance=advance)

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from specexport.cli.measuring import prompts_option
-from specexport.cli.number_list import NumberList
-from specexport.cli.progress import Count, counted_progress
-from specexport.cli.telling import Occasionally, Pace, say
+from specexport.cli.measuring import NumberList, prompts_option
+from specexport.cli.progress import Count, Occasionally, Pace, counted_progress, say
 
 if TYPE_CHECKING:
     from specexport.training.answers import AnswerProgress
     from specexport.training.loop import Progress
-    from specexport.training.run import Order
+    from specexport.training.pipeline import Order
 
 KINDS = ("medusa", "eagle3", "model")
 _SMALLEST_VOCABULARY = 16
@@ -93,7 +91,7 @@ def train_command(
     are written to OUT; a recipe names that directory as `draft.source`.
     """
     _refuse_layers(kind, layers, start)
-    from specexport.recipe import load_recipe
+    from specexport.recipe.schema import load_recipe
 
     loaded = load_recipe(recipe)
     from specexport.training.prompts_file import read_training_text
@@ -101,8 +99,8 @@ def train_command(
     read_training_text(prompts)  # refused before the seconds that importing torch takes
     import torch
 
-    from specexport.recipe_naming import naming_file
-    from specexport.training.run import Reports, train_draft
+    from specexport.recipe.naming import naming_file
+    from specexport.training.pipeline import Reports, train_draft
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -156,7 +154,7 @@ def _order(
 ) -> "Order":
     from specexport.training.kinds import LEARNING_RATES, Shape
     from specexport.training.loop import Plan
-    from specexport.training.run import Order
+    from specexport.training.pipeline import Order
 
     return Order(
         kind=kind,  # type: ignore[arg-type]  # click has checked it

@@ -13,8 +13,13 @@ from specexport.cli.measuring import (
     prompts_option,
     require_plot_of,
 )
-from specruntime.cli.bundle_options import json_option, threads_option
-from specruntime.cli.sampling_options import law_options, max_new_tokens_option, sampling_params
+from specruntime.cli.options import (
+    json_option,
+    law_options,
+    max_new_tokens_option,
+    sampling_params,
+    threads_option,
+)
 
 
 @click.command("tune")
@@ -73,7 +78,7 @@ def tune_command(
 
         require_same_target(bundles, write)  # refused before the minutes that measuring takes
     from specexport.tune.rendering import render_tuning
-    from specexport.tune.run import TunePlan, tune
+    from specexport.tune.tuner import TunePlan, tune
 
     params = sampling_params(max_new_tokens=max_new_tokens, **law)
     plan = TunePlan(bundles, loaded, max_new_tokens, tried, minutes, params, threads)
@@ -81,7 +86,7 @@ def tune_command(
         lambda advance: tune(plan, advance), render_tuning, as_json=as_json, files=(plot, write)
     )
     if plot is not None:
-        from specexport.tune.plot import draw_tuning
+        from specexport.tune.rendering import draw_tuning
 
         draw_tuning(report, plot)
     if write is not None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from specexport.cli.telling import Occasionally, say
+from specexport.cli.progress import Occasionally, say
 
 
 @click.command("write-prompts")
@@ -48,7 +48,7 @@ def write_prompts_command(
 
     What the target is asked to answer later is then what it was tuned on, and free of anybody else's text.
     """
-    from specexport.recipe import load_recipe
+    from specexport.recipe.schema import load_recipe
     from specexport.training.prompts_file import Excluded, append_prompts, read_prompts
 
     loaded = load_recipe(recipe)
@@ -62,12 +62,12 @@ def write_prompts_command(
         return
     import torch
 
-    from specexport.checkpoint import known_config, known_tokenizer, load_checkpoint
-    from specexport.recipe_naming import naming_file
+    from specexport.checkpoints.loading import known_config, known_tokenizer, load_checkpoint
+    from specexport.recipe.naming import naming_file
     from specexport.training.decoding import require_decodable
-    from specexport.training.precision import fast_copy
     from specexport.training.prompt_codec import PromptCodec
     from specexport.training.questions import write_questions
+    from specexport.training.target import fast_copy
 
     with naming_file(recipe):
         # What config and tokenizer decide is refused before the weights are read.

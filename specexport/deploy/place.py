@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 
 from specexport.errors import BuildError
 from specruntime.bundle import load_manifest
-from specruntime.manifest import Manifest
+from specruntime.manifest.schema import Manifest
 
 
 def place_deployment(bundle: Path, output: Path, fill: Callable[[Path, Manifest], None]) -> Path:

@@ -8,7 +8,7 @@ import yaml
 
 from specexport.deploy.instance import InstanceOptions
 from specexport.deploy.place import copy_bundle, place_deployment
-from specruntime.manifest import Manifest
+from specruntime.manifest.schema import Manifest
 
 APPLICATION = "specruntime_app"
 _README = """# {name} on Ray Serve

@@ -5,7 +5,7 @@ from shutil import copyfile
 
 from specexport.deploy.instance import InstanceOptions
 from specexport.deploy.place import copy_bundle, place_deployment
-from specruntime.manifest import Manifest
+from specruntime.manifest.schema import Manifest
 
 # name, Triton's type, dims, optional
 INPUTS = (

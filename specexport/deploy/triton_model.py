@@ -19,7 +19,7 @@ import triton_python_backend_utils as pb_utils
 from specruntime.bundle import open_bundle
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument
-from specruntime.params import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from specruntime.serving import Cancelled, Delivery, Event, Scheduler, Ticket, Work, stepper_for
 
 _OPTIONS = {

@@ -4,10 +4,8 @@
 strictly; `save_draft` writes ours. Knows nothing of recipes or backends.
 """
 
-from specexport.draft_models.configs import EagleConfig, MedusaConfig
-from specexport.draft_models.eagle import EagleDraft
-from specexport.draft_models.eagle3 import Eagle3Draft
-from specexport.draft_models.embeddings import embeddings_sha256
+from specexport.draft_models.configs import EagleConfig, MedusaConfig, embeddings_sha256
+from specexport.draft_models.eagle import Eagle3Draft, EagleDraft
 from specexport.draft_models.loading import load_eagle, load_medusa
 from specexport.draft_models.masks import unrolled_mask
 from specexport.draft_models.medusa import MedusaHeads

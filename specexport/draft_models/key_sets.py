@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from specexport.errors import CheckpointUnsupported
-from specruntime.closed_schema import nearest
+from specruntime.manifest.messages import nearest
 
 _STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 

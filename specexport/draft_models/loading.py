@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from specexport.draft_models.configs import EagleConfig, describing_layers
-from specexport.draft_models.eagle import EagleDraft
-from specexport.draft_models.eagle3 import Eagle3Draft
+from specexport.checkpoints.refusals import require_finite_weights
+from specexport.draft_models.configs import EagleConfig, describing_layers, embeddings_sha256, target_ids
+from specexport.draft_models.eagle import Eagle3Draft, EagleDraft
 from specexport.draft_models.eagle_formats import (
     EMBEDDINGS,
     SHA256_KEY,
@@ -19,16 +19,12 @@ from specexport.draft_models.eagle_formats import (
     EagleKind,
     read_eagle_format,
 )
-from specexport.draft_models.embeddings import embeddings_sha256
 from specexport.draft_models.files import DraftFiles, read_draft_files
 from specexport.draft_models.key_sets import fill_module
-from specexport.draft_models.medusa import MedusaHeads
-from specexport.draft_models.medusa_formats import read_medusa_format
+from specexport.draft_models.medusa import MedusaHeads, read_medusa_format
 from specexport.draft_models.tapped_layers import StatedLayers
 from specexport.draft_models.targets import DraftTarget
-from specexport.draft_models.vocabulary import target_ids
 from specexport.errors import CheckpointUnsupported
-from specexport.refusals import require_finite_weights
 
 D2T, T2D = "d2t", "t2d"
 

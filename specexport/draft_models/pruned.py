@@ -11,16 +11,15 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specexport.draft_models.configs import describing_layers
-from specexport.draft_models.embeddings import embeddings_sha256
+from specexport.checkpoints.local import FORMAT, FORMAT_KEY
+from specexport.checkpoints.refusals import require_finite_weights
+from specexport.draft_models.configs import describing_layers, embeddings_sha256
 from specexport.draft_models.files import CONFIG_NAME, DraftFiles, read_draft_files
 from specexport.draft_models.key_sets import fill_module
 from specexport.draft_models.loading import cast_weights
+from specexport.draft_models.saving import LAYER_KEYS, write_draft_files
 from specexport.draft_models.targets import DraftTarget
-from specexport.draft_models.writing import LAYER_KEYS, write_draft_files
 from specexport.errors import CheckpointUnsupported
-from specexport.refusals import require_finite_weights
-from specexport.sources.pruned import FORMAT, FORMAT_KEY
 
 IDS_KEY = "draft_ids"
 EMBEDDINGS_KEY, HEAD_KEY = "embeddings_sha256", "head_sha256"

@@ -7,8 +7,7 @@ from torch import nn
 from transformers import LlamaConfig
 
 from specexport.draft_models.configs import EagleConfig, MedusaConfig
-from specexport.draft_models.eagle import EagleDraft
-from specexport.draft_models.eagle3 import Eagle3Draft
+from specexport.draft_models.eagle import Eagle3Draft, EagleDraft
 from specexport.draft_models.eagle_formats import EagleKind
 from specexport.draft_models.loading import attach, cast_weights
 from specexport.draft_models.medusa import MedusaHeads

@@ -20,10 +20,10 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 from transformers.pytorch_utils import Conv1D
 
+from specexport.checkpoints.refusals import require_attention
 from specexport.errors import CheckpointUnsupported, reason_of
 from specexport.export.support import CacheLayout, check_supported, freeze_rope
 from specexport.export.trace import run_window
-from specexport.refusals import require_attention
 
 _CAPACITY = 32
 _VALUES = (DataDependentOutputException, DynamicOutputShapeException)

@@ -9,8 +9,8 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from specexport.checkpoints.refusals import require_attention
 from specexport.errors import CheckpointUnsupported, reason_of
-from specexport.refusals import require_attention
 
 _STATIC_ROPE = "default"
 

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from specexport.errors import CheckpointUnsupported
 from specexport.export.adapter import ScatterCache, WindowInputs, adapted, window_inputs
-from specexport.export.program import export_module
 from specexport.export.residual import ResidualStream, find_residual_stream, hidden_names, watching
 from specexport.export.support import CacheLayout
+from specexport.export.tracer import export_module
 
 _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS = 2, 5, 3
 

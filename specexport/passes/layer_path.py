@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from specexport.passes import PassReport
-from specexport.passes.features import HIDDEN_PREFIX
+from specexport.passes.draft_features import HIDDEN_PREFIX
 
 DRAFT_PREFIX = "draft_"
 _RESULTS = ("logits", "top_ids")

@@ -11,11 +11,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from specexport.errors import CheckpointUnsupported
+from specexport.graph.plan import LinearPlan, WeightPlan
 from specexport.passes import PassReport
 from specexport.passes.graph_builder import Builder
 from specexport.passes.linear_layers import LOGITS, products_behind
 from specexport.passes.quantized_linear import StoredWeights, look_up, multiply, store_weights
-from specexport.weight_plan import LinearPlan, WeightPlan
 
 ROUNDED = "rounded to the nearest integer of a new grid"
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from specexport.graph.plan import LinearPlan
 from specexport.passes.graph_builder import Builder
 from specexport.passes.weight_blocks import (
     BlockWeights,
@@ -17,7 +18,6 @@ from specexport.passes.weight_blocks import (
     quantise_blocks,
     quantise_channels,
 )
-from specexport.weight_plan import LinearPlan
 
 _MICROSOFT = "com.microsoft"
 _INT8_ARITHMETIC = 4  # of MatMulNBits' accuracy levels: activations in int8, a scale per row and block

@@ -13,11 +13,11 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from specexport.step_times import measure_window_times, stage_window
+from specexport.bundle.times import measure_window_times, stage_window
 from specruntime.engines import EngineOptions, open_engine
-from specruntime.engines.onnx_runtime import OrtEngine
+from specruntime.engines.onnxruntime import OrtEngine
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import GraphSpec, OnnxRuntimeEngine
+from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine
 
 _REPEATS = 7
 

@@ -1,10 +1,16 @@
 """What a profile found, as JSON and as tables."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from specexport.profile.operators import WindowProfile
-from specexport.profile.rounds import RoundProfile
+from specexport.bench.machine import describe_machine, threads_of
+from specexport.profile.operators import WindowProfile, profile_windows
+from specexport.profile.rounds import RoundProfile, profile_rounds
+from specruntime.bundle import load_manifest
+from specruntime.engines import EngineOptions
+from specruntime.inspection.summary import graphs_of
 
 _SHOWN = 8
 
@@ -72,3 +78,68 @@ def _render_window(window: WindowProfile, shown: int) -> list[str]:
     if rest := window.operators[shown:]:
         lines.append(f"  {sum(o.ms for o in rest):8.3f} ms {'':9}{sum(o.count for o in rest):4} others")
     return [*lines, ""]
+
+
+_NARROWEST_LABEL = 0.06  # of the axis
+
+
+def draw_profile(report: ProfileReport, path: Path) -> None:
+    """One strip for an average round and one for each window, to scale within each. Raises `OSError`."""
+    from matplotlib.figure import Figure
+
+    strips: list[tuple[str, list[tuple[str, float]]]] = [
+        (f"round, {sum(ms for _, ms in report.phases()):.1f} ms", list(report.phases()))
+    ]
+    for window in report.windows:
+        parts = [(operator.name, operator.ms) for operator in window.operators]
+        title = f"{window.graph} {window.profile}, {window.ms:.1f} ms"
+        strips.append((title, parts))
+    figure = Figure(figsize=(14, 0.9 * len(strips) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    colours: dict[str, Any] = {}
+    for row, (_, parts) in enumerate(strips):
+        _draw_strip(axes, row, parts, colours)
+    axes.set_yticks(range(len(strips)), [title for title, _ in strips])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.set_xticks([])
+    axes.set_title(f"{Path(report.bundle).name}, {report.machine['processor']}")
+    figure.savefig(path, dpi=150)
+
+
+def _draw_strip(axes: Any, row: int, parts: list[tuple[str, float]], colours: dict[str, Any]) -> None:
+    from matplotlib import colormaps
+
+    palette = colormaps["tab20"].colors  # type: ignore[attr-defined]
+    whole = sum(ms for _, ms in parts) or 1.0
+    left = 0.0
+    for name, ms in parts:
+        kind = name.split()[0]
+        colour = colours.setdefault(kind, palette[len(colours) % len(palette)])
+        axes.barh(row, ms / whole, left=left, height=0.85, color=colour, edgecolor="white", linewidth=0.5)
+        if ms / whole > _NARROWEST_LABEL:
+            axes.text(left + ms / whole / 2, row, f"{name}\n{ms:.2f}", ha="center", va="center", fontsize=7)
+        left += ms / whole
+
+
+Advance = Callable[[str], None]
+
+
+def profile_bundle(
+    bundle: Path,
+    *,
+    threads: int | None = None,
+    max_new_tokens: int = 64,
+    advance: Advance = lambda step: None,
+) -> ProfileReport:
+    """Raises `InvalidArgument` for a bundle of another engine than ONNX Runtime, and what opening raises."""
+    manifest = load_manifest(bundle)
+    threads = threads_of(manifest.target, threads)
+    options = EngineOptions(threads=threads)
+    windows: list[WindowProfile] = []
+    for name, graph in graphs_of(manifest).items():
+        advance(f"taking the {name}'s windows apart")
+        windows += profile_windows(name, graph, bundle, options)
+    advance("answering the check prompts")
+    rounds = profile_rounds(bundle, options, max_new_tokens)
+    return ProfileReport(str(bundle), describe_machine(threads), rounds, tuple(windows))

@@ -8,7 +8,7 @@ from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.check import prompt_ids
 from specruntime.engines import EngineOptions
 from specruntime.generation import complete, generate
-from specruntime.params import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from specruntime.statistics import Statistics
 

@@ -4,10 +4,10 @@ from collections.abc import Collection
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from specexport.recipe_weights import EngineWeights
+from specexport.recipe.weights import EngineWeights
 from specexport.tensorrt.capability import CAPABILITIES, least_capability
 from specexport.tensorrt.options import TensorRTBackend
-from specruntime.engines.cuda_driver import compute_capability, open_driver
+from specruntime.engines.cuda import compute_capability, open_driver
 from specruntime.engines.tensorrt_library import Library, load_library
 from specruntime.errors import BackendIncompatible, BackendMissing
 

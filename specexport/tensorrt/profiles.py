@@ -7,7 +7,7 @@ way; the choice only decides how many copies of the weights the engine holds.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specexport.tensorrt.report import ShapeRange
+from specexport.tensorrt.engine_report import ShapeRange
 
 BATCH, WIDTH, ROWS = "B", "W", "R"
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from specexport.code_digest import code_digest
-from specexport.sources.cache import cache_directory, cached_entry, text_sha256
-from specexport.vocabulary import TOKENIZER_FILE
+from specexport.cache.code_digest import code_digest
+from specexport.cache.entries import cache_directory, cached_entry, text_sha256
+from specexport.checkpoints.vocabulary import TOKENIZER_FILE
 
 _FILES = "files"
 _NOTES = "notes.txt"

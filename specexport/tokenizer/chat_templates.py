@@ -12,8 +12,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from specexport.errors import CheckpointUnsupported
 from specexport.tokenizer.files import TEMPLATE_FILE, describe_tokenizer
-from specruntime.chat_template import ChatTemplate
 from specruntime.errors import SpecError
+from specruntime.text.chat_template import ChatTemplate
 
 _CLOCK = "strftime_now"
 _SYSTEM = {"role": "system", "content": "Be brief.\nAlways."}

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
+from specexport.checkpoints.vocabulary import TOKENIZER_FILE
 from specexport.errors import CheckpointUnsupported, reason_of
 from specexport.tokenizer.files import CONFIG_FILE, TEMPLATE_FILE, save_tokenizer, token_text
 from specexport.tokenizer.probes import (
@@ -25,7 +26,6 @@ from specexport.tokenizer.probes import (
     with_added_tokens,
 )
 from specexport.tokenizer.sentence_piece import sentence_piece_tokenizer
-from specexport.vocabulary import TOKENIZER_FILE
 
 _TOKENS_MAP = "special_tokens_map.json"
 _SETTINGS = (

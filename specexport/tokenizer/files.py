@@ -6,9 +6,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from specexport.sources.cache import file_sha256
-from specexport.vocabulary import TOKENIZER_FILE
-from specruntime.manifest import TokenizerSpec
+from specexport.cache.entries import file_sha256
+from specexport.checkpoints.vocabulary import TOKENIZER_FILE
+from specruntime.manifest.schema import TokenizerSpec
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, decoders, models
 from specexport.errors import CheckpointUnsupported
 from specexport.tokenizer.gguf_rules import REFUSED_RULES, SPLIT_RULES, SplitRule, pre_tokenizer
 from specexport.tokenizer.gguf_vocabulary import BuiltTokenizer, GgufVocabulary
-from specruntime.closed_schema import nearest
+from specruntime.manifest.messages import nearest
 
 
 def byte_pair_tokenizer(vocabulary: GgufVocabulary) -> BuiltTokenizer:

@@ -1,13 +1,87 @@
 """The target's answers to prompts, decoded here in PyTorch; what was answered before is not asked again."""
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel
 
+from specexport.errors import TrainingRefused
 from specexport.training.decoding import Request, SlotDecoder
-from specexport.training.dialogues import Dialogue, append_dialogues, is_held_out, read_dialogues
+
+HELD_OUT_PER_MILLE = 25
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """`greedy`: every answer id is the target's most likely one; else they were drawn."""
+
+    prompt_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+    greedy: bool
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.prompt_ids + self.answer_ids
+
+    @property
+    def held_out(self) -> bool:
+        """Never trained on. Decided by the prompt alone, so that it stays so when a file grows or is reordered."""
+        return is_held_out(self.prompt_ids)
+
+
+def is_held_out(prompt_ids: Sequence[int]) -> bool:
+    """True for about 1 prompt in 40."""
+    digest = hashlib.sha256(json.dumps(list(prompt_ids)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") % 1000 < HELD_OUT_PER_MILLE
+
+
+def read_dialogues(path: Path) -> Iterator[Dialogue]:
+    """What `append_dialogues` wrote; a last line that was cut short by an interruption is dropped from the file.
+
+    Raises `TrainingRefused` for any other line that is not a dialogue.
+    """
+    if not path.is_file():
+        return
+    _drop_half_line(path)
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                found = json.loads(line)
+                yield Dialogue(_ids(found["prompt_ids"]), _ids(found["answer_ids"]), bool(found["greedy"]))
+            except (ValueError, KeyError, TypeError):
+                raise TrainingRefused(
+                    f"{path}:{number}: found {line[:60]!r}, expected an object with prompt_ids, answer_ids and "
+                    "greedy, as `specexport train` writes it; remove the line"
+                ) from None
+
+
+def append_dialogues(path: Path, dialogues: Iterable[Dialogue]) -> None:
+    with path.open("a", encoding="utf-8") as stream:
+        for dialogue in dialogues:
+            record = {
+                "prompt_ids": dialogue.prompt_ids,
+                "answer_ids": dialogue.answer_ids,
+                "greedy": dialogue.greedy,
+            }
+            stream.write(json.dumps(record, separators=(",", ":")) + "\n")
+
+
+def _ids(found: Any) -> tuple[int, ...]:
+    if not found or any(type(index) is not int or index < 0 for index in found):
+        raise ValueError
+    return tuple(found)
+
+
+def _drop_half_line(path: Path) -> None:
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        with path.open("r+b") as stream:
+            stream.truncate(data.rfind(b"\n") + 1)
+
 
 _DRAWN_OF_4 = 1  # answers that are drawn, of four: greedy ones alone never show what a warm answer looks like
 _TEMPERATURE = 0.7

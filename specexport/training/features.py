@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from specexport.errors import TrainingRefused
 from specexport.export.residual import find_residual_stream
-from specexport.training.dialogues import Dialogue
+from specexport.training.answers import Dialogue
 
 _SPANS = "spans.jsonl"
 _SETUP = "setup.json"

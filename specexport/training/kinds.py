@@ -22,10 +22,8 @@ from specexport.draft_models import (
 )
 from specexport.draft_models.pruned import PartialHead, PrunedForCausalLM, load_pruned, save_pruned
 from specexport.errors import TrainingRefused
-from specexport.training.eagle3 import Eagle3Task
-from specexport.training.medusa import MedusaTask, new_medusa
-from specexport.training.objective import Task, Teacher
-from specexport.training.small_model import SmallModelTask
+from specexport.training.answers import Dialogue
+from specexport.training.objectives import Eagle3Task, MedusaTask, SmallModelTask, Task, Teacher, new_medusa
 from specexport.training.warm_start import change_vocabulary, new_eagle3, new_small_model, require_layers
 
 Kind = Literal["medusa", "eagle3", "model"]
@@ -172,3 +170,22 @@ def _freeze_but(module: nn.Module, learned: Callable[[str], bool]) -> None:
         parameter.requires_grad_(learned(name))
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.float32)
+
+
+def most_frequent(
+    dialogues: list[Dialogue], size: int, *, always: tuple[int, ...], vocab_size: int, padded_vocab_size: int
+) -> Tensor:
+    """[size] int64 ascending: `always`, then by how often answers hold an id, prompts counting a quarter.
+
+    Ids that nothing holds fill up from the lowest, which tokenizers give to what is frequent. Held-out dialogues do
+    not count.
+    """
+    counts = torch.zeros(padded_vocab_size, dtype=torch.float64)
+    for dialogue in dialogues:
+        if not dialogue.held_out:
+            for ids, weight in ((dialogue.answer_ids, 1.0), (dialogue.prompt_ids, 0.25)):
+                counts += weight * torch.bincount(torch.tensor(ids), minlength=padded_vocab_size)
+    counts[list(always)] = float("inf")
+    counts[vocab_size:] = -1.0
+    order = torch.sort(counts, descending=True, stable=True).indices
+    return order[: min(size, vocab_size)].sort().values

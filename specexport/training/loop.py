@@ -16,10 +16,10 @@ import torch
 from accelerate import Accelerator
 
 from specexport.errors import TrainingRefused
-from specexport.training.batches import Batch, load_batch, plan_epoch
+from specexport.training.batching import Batch, load_batch, plan_epoch
 from specexport.training.features import FeatureStore, Span
-from specexport.training.objective import Outcome, Task
-from specexport.training.precision import fast_bfloat16
+from specexport.training.objectives import Outcome, Task
+from specexport.training.target import fast_bfloat16
 from specruntime import clock
 
 CHECKPOINT_SECONDS = 600

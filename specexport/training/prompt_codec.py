@@ -6,13 +6,13 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from specexport.checkpoint import Checkpoint
+from specexport.checkpoints.loading import Checkpoint
+from specexport.checkpoints.vocabulary import TOKENIZER_FILE
 from specexport.errors import TrainingRefused
 from specexport.tokenizer.files import describe_tokenizer
 from specexport.training.prompts_file import Conversation
-from specexport.vocabulary import TOKENIZER_FILE
 from specruntime.errors import InvalidArgument
-from specruntime.text import TextCodec
+from specruntime.text.codec import TextCodec
 
 _MARK = "\u2402"  # a character no template writes
 

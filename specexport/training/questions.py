@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 
 from specexport.errors import TrainingRefused
 from specexport.training.decoding import Request, SlotDecoder
-from specexport.training.plain_logits import require_plain_logits
 from specexport.training.prompt_codec import PromptCodec
 from specexport.training.prompts_file import Excluded
+from specexport.training.target import require_plain_logits
 
 QUESTION_TOKENS = 96
 _SHORTEST = 4  # tokens

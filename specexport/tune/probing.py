@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.drafts.forwarding import ForwardingDraft
+from specruntime.drafts.wrappers import ForwardingDraft
 from specruntime.generation import complete
-from specruntime.params import SamplingParams
-from specruntime.sampling import Sampler
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import Statistics
 
 Advance = Callable[[str], None]

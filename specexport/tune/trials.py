@@ -8,9 +8,9 @@ from specexport.errors import Interrupted
 from specexport.tune.probing import Advance, SizedDraft
 from specruntime.bundle import LoadedBundle
 from specruntime.errors import EngineFailed
-from specruntime.params import SamplingParams
+from specruntime.generation import TimedAnswer
+from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
-from specruntime.timing import TimedAnswer
 
 ADAPTIVE = -1  # stands for the bundle's own dynamic length among the sizes
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import pytest
 
 from specexport.build import build
-from specexport.recipe import Recipe, load_recipe
+from specexport.recipe.schema import Recipe, load_recipe
 from specruntime.bundle import LoadedBundle, open_bundle
 from tests.conftest import RECIPES, REPOSITORY
 from tests.e2e.environments import build_wheel

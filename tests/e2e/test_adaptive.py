@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.drafts.adaptive_setup import adaptive_draft
-from specruntime.drafts.forwarding import ForwardingDraft
-from specruntime.manifest import AdaptiveSpec, NgramDraft
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.drafts.adaptive import adaptive_draft
+from specruntime.drafts.wrappers import ForwardingDraft
+from specruntime.manifest.schema import AdaptiveSpec, NgramDraft
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from specruntime.session import Session
 from tests.e2e.conftest import DRAFT_KINDS, Opened
 

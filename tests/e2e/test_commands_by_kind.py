@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from specexport.build import build
 from specexport.cli import main
-from specexport.recipe import load_recipe
+from specexport.recipe.schema import load_recipe
 from specruntime.bundle import load_manifest
 from tests.conftest import RECIPES
 from tests.e2e.conftest import DRAFT_KINDS, Built

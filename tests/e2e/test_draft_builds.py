@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from specexport.build import build
-from specexport.checkpoint import load_checkpoint
+from specexport.checkpoints.loading import load_checkpoint
 from specexport.draft_models import draft_target, save_draft
 from specexport.draft_models.random_drafts import random_eagle
 from specexport.errors import CheckpointUnsupported
-from specexport.recipe import Recipe
+from specexport.recipe.schema import Recipe
 from specruntime.bundle import load_manifest
-from specruntime.manifest import EagleDraft, LayerSkipDraft, Manifest, MedusaDraft
-from specruntime.summary import render_summary, summarise
+from specruntime.inspection.summary import render_summary, summarise
+from specruntime.manifest.schema import EagleDraft, LayerSkipDraft, Manifest, MedusaDraft
 from tests.e2e.conftest import DRAFT_KINDS, Built, draft_recipe
 
 

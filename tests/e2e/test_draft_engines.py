@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from specexport.build import build
-from specexport.recipe import Recipe
-from specexport.sources.cache import CACHE_VARIABLE
+from specexport.cache.entries import CACHE_VARIABLE
+from specexport.recipe.schema import Recipe
 from specruntime.bundle import load_manifest
-from specruntime.manifest import draft_graph
-from specruntime.tensorrt_spec import TensorRTEngine
+from specruntime.manifest.schema import draft_graph
+from specruntime.manifest.tensorrt import TensorRTEngine
 from tests.conftest import RECIPES
 
 pytest.importorskip("tensorrt_rtx")

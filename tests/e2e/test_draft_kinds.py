@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
 from specexport.build import build
-from specexport.checkpoint import load_checkpoint
-from specexport.recipe import load_recipe
+from specexport.checkpoints.loading import load_checkpoint
+from specexport.recipe.schema import load_recipe
 from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.drafts import Draft, Proposal, Room, Verdict
 from specruntime.drafts.eagle import EagleProposer
 from specruntime.generation import complete
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from specruntime.session import Session
 from specruntime.statistics import EngineTally
 from tests.conftest import RECIPES

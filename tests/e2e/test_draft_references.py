@@ -11,13 +11,13 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from specexport.checkpoint import load_checkpoint
+from specexport.checkpoints.loading import load_checkpoint
+from specexport.checkpoints.named import RecipeCheckpoints
 from specexport.draft_models import Eagle3Draft, EagleDraft, MedusaHeads
-from specexport.recipe_checkpoints import RecipeCheckpoints
 from specruntime.drafts import Proposal
-from specruntime.manifest import EagleDraft as EagleSpec
-from specruntime.manifest import LayerSkipDraft, MedusaDraft, TreeSpec
-from specruntime.sampling import SamplingParams
+from specruntime.manifest.schema import EagleDraft as EagleSpec
+from specruntime.manifest.schema import LayerSkipDraft, MedusaDraft, TreeSpec
+from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.e2e.conftest import DRAFT_KINDS, Opened, draft_recipe
 

@@ -11,16 +11,16 @@ import pytest
 import yaml
 
 from specexport.build import build
+from specexport.cache.entries import CACHE_VARIABLE
 from specexport.errors import RecipeError
-from specexport.recipe import Recipe, load_recipe
-from specexport.sources.cache import CACHE_VARIABLE
+from specexport.recipe.schema import Recipe, load_recipe
 from specruntime.bundle import load_manifest, open_bundle
 from specruntime.check import check_bundle
 from specruntime.engines import EngineOptions, open_engine
-from specruntime.engines.weight_pages import file_mappings
+from specruntime.engines.onnxruntime import file_mappings
 from specruntime.errors import BundleInvalid
-from specruntime.manifest import draft_graph
-from specruntime.summary import weight_bytes
+from specruntime.inspection.summary import weight_bytes
+from specruntime.manifest.schema import draft_graph
 from tests.conftest import RECIPES
 
 INT8 = {"format": "int8", "activations": "blocks", "lm_head": {"format": "int8", "activations": "blocks"}}

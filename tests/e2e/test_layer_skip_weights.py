@@ -8,14 +8,13 @@ import pytest
 import yaml
 
 from specexport.build import build
+from specexport.cache.entries import CACHE_VARIABLE
 from specexport.errors import RecipeError
-from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME
-from specexport.path_files import PATH_NAME
-from specexport.recipe import Recipe, load_recipe
-from specexport.sources.cache import CACHE_VARIABLE
+from specexport.graph.files import GRAPH_NAME, PATH_NAME, WEIGHTS_NAME
+from specexport.recipe.schema import Recipe, load_recipe
 from specruntime.bundle import load_manifest, open_bundle
 from specruntime.check import check_bundle
-from specruntime.manifest import LayerSkipDraft
+from specruntime.manifest.schema import LayerSkipDraft
 from tests.conftest import RECIPES
 
 INT8: dict[str, Any] = {"format": "int8"}

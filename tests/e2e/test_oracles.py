@@ -11,7 +11,8 @@ from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.drafts import Draft, Proposal, Room, Verdict
 from specruntime.drafts.model import ModelProposer
 from specruntime.generation import complete
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from specruntime.session import Session
 from specruntime.statistics import EngineTally
 

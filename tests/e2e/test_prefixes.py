@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from specexport.build import build
-from specexport.recipe import Weights, load_recipe
+from specexport.recipe.schema import Weights, load_recipe
 from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.generation import complete
-from specruntime.sampling import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from specruntime.serving import Delivery, PrefixCaching, Scheduler, Stream, Work, stepper_for
 from tests.conftest import RECIPES
 from tests.e2e.conftest import DRAFT_KINDS, Opened

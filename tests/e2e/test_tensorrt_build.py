@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from specexport.cli import main
 from specruntime.bundle import load_manifest
-from specruntime.engines.cuda_driver import open_driver
+from specruntime.engines.cuda import open_driver
 from specruntime.errors import BackendIncompatible, BackendMissing
-from specruntime.manifest import GraphSpec, ModelDraft
-from specruntime.tensorrt_spec import TensorRTEngine
+from specruntime.manifest.schema import GraphSpec, ModelDraft
+from specruntime.manifest.tensorrt import TensorRTEngine
 from tests.conftest import RECIPES
 
 pytest.importorskip("tensorrt_rtx")

@@ -14,9 +14,9 @@ import yaml
 from transformers import PreTrainedModel
 
 from specexport.build import build
-from specexport.checkpoint import load_checkpoint
-from specexport.recipe import load_recipe
-from specruntime.engines.cuda_driver import compute_capability, open_driver
+from specexport.checkpoints.loading import load_checkpoint
+from specexport.recipe.schema import load_recipe
+from specruntime.engines.cuda import compute_capability, open_driver
 from specruntime.errors import SpecError
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from specruntime.bundle import load_manifest
-from specruntime.drafts.ngram import NgramProposer
-from specruntime.drafts.none import NoProposer
+from specruntime.drafts.lookup import NgramProposer, NoProposer
 from specruntime.engines import EngineOptions
 from specruntime.engines.tensorrt import TrtEngine
 from specruntime.engines.tensorrt_context import TrtContext
-from specruntime.manifest import Manifest
-from specruntime.sampling import SamplingParams
+from specruntime.engines.windows import Feeder
+from specruntime.manifest.schema import Manifest
+from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
-from specruntime.windows import Feeder
 from tests.gpu.conftest import load_on_device
 
 TOLERANCE = 5e-2  # what the width of a window may change on an fp16 logit

@@ -7,10 +7,10 @@ import pytest
 
 from specexport.bench.prompts import BenchPrompt, load_prompts
 from specexport.build import build
-from specexport.recipe import Recipe, load_recipe
-from specexport.reference import PytorchReference
+from specexport.pytorch_reference import PytorchReference
+from specexport.recipe.schema import Recipe, load_recipe
 from specruntime import LoadedBundle, open_bundle
-from specruntime.manifest import stated_threads
+from specruntime.manifest.schema import stated_threads
 from tests.conftest import RECIPES
 
 PROMPTS = {prompt.id: prompt for prompt in load_prompts(RECIPES / "prompts" / "bench.jsonl")}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specexport.bench.prompts import encode_prompts
-from specexport.reference import PytorchReference, ReferenceMode
+from specexport.pytorch_reference import PytorchReference, ReferenceMode
 from specruntime import LoadedBundle, SamplingParams, complete
 from tests.latency.conftest import chosen
 

@@ -5,8 +5,9 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from specruntime.drafts.ngram import find_continuation
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.drafts.lookup import find_continuation
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 
 VOCAB = 49_152
 BUDGET_MS = 0.4

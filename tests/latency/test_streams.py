@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from specexport.build import build
-from specexport.recipe import Recipe
+from specexport.recipe.schema import Recipe
 from specruntime import LoadedBundle, SamplingParams, complete
 from tests.latency.conftest import PROMPTS
 from tests.latency.server_process import ServerProcess, serving

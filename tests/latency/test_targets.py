@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from specexport.bench.memory import measure_memory
+from specexport.bench.processes import measure_memory
 from specexport.bench.report import BenchReport
-from specexport.bench.run import BenchPlan, run_bench
+from specexport.bench.runner import BenchPlan, run_bench
 from specexport.build import build
-from specexport.recipe import Recipe
-from specexport.step_times import measure_step_times
+from specexport.bundle.times import measure_step_times
+from specexport.recipe.schema import Recipe
 from specruntime import SamplingParams, load_manifest
 from tests.latency.conftest import COPIES, PROSE, chosen
 

@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
+from specexport.graph.plan import Activations, LinearPlan, WeightFormat
 from specexport.passes.graph_builder import Builder
 from specexport.passes.quantized_linear import multiply, store_weights
-from specexport.weight_plan import Activations, LinearPlan, WeightFormat
 
 SIZE, LAYERS, WIDTH, REPEATS = 768, 12, 6, 200
 

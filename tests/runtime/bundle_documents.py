@@ -9,7 +9,7 @@ import pytest
 
 from specruntime.bundle import load_manifest
 from specruntime.errors import BundleInvalid
-from specruntime.manifest import SCHEMA_VERSION
+from specruntime.manifest.schema import SCHEMA_VERSION
 
 Document = dict[str, Any]
 FILES = {"target.onnx": b"target graph", "weights/target.data": b"\0" * 4096, "draft.onnx": b"draft graph"}

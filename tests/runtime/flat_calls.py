@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from specruntime import flat
 from specruntime.abi import ENTRIES, SessionState, outcomes
 from specruntime.bundle import LoadedBundle
-from specruntime.flat.handles import HANDLES
-from specruntime.flat.records import SessionRecord
-from specruntime.manifest import DraftSpec, GraphSpec, NgramDraft
-from specruntime.params import SamplingParams
+from specruntime.flat.records import HANDLES, SessionRecord
+from specruntime.manifest.schema import DraftSpec, GraphSpec, NgramDraft
+from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import Language, ScriptedContext, scripted_manifest, target_spec
 from tests.runtime.stacked_batch import StackedBatch
 

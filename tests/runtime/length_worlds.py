@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.drafts.adaptive import AdaptiveDraft, Arm
-from specruntime.drafts.adaptive_setup import LOOKUP_MEMORY, LOOKUP_PRIOR, TRAINED_PRIOR
+from specruntime.drafts.adaptive import LOOKUP_MEMORY, LOOKUP_PRIOR, TRAINED_PRIOR, AdaptiveDraft, Arm
 from specruntime.drafts.lengths import Acceptance, StepTimes
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import EngineTally
 
 LONGEST = 16

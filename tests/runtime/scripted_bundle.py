@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from specruntime.bundle import LoadedBundle
-from specruntime.manifest import DraftSpec, GraphSpec, NgramDraft, draft_graph
+from specruntime.manifest.schema import DraftSpec, GraphSpec, NgramDraft, draft_graph
 from tests.runtime.scripted_engine import (
     DRAFT_STEP,
     Language,

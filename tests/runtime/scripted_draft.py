@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import Proposal, Room, Verdict
-from specruntime.engine import Window
+from specruntime.engines.protocol import Window
 from specruntime.errors import EngineFailed
-from specruntime.manifest import EagleDraft, GraphSpec, MedusaDraft, Profile, TensorSpec
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.manifest.schema import EagleDraft, GraphSpec, MedusaDraft, Profile, TensorSpec
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from tests.runtime.scripted_engine import (
     VOCAB,
     Language,

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import Draft, Proposal, Room, Verdict, new_draft
-from specruntime.engine import Context, Window
+from specruntime.engines.protocol import Context, Window
 from specruntime.errors import EngineFailed, WrongState
-from specruntime.manifest import (
+from specruntime.manifest.schema import (
     AliasPair,
     CheckSpec,
     DraftSpec,
@@ -25,7 +25,8 @@ from specruntime.manifest import (
     Profile,
     TensorSpec,
 )
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from specruntime.session import Session
 from specruntime.statistics import EngineTally
 from tests.scripted_clock import CLOCK, STEP, window_seconds

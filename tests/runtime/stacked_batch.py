@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import BatchContext, Context, Window
-from specruntime.manifest import GraphSpec
+from specruntime.engines.protocol import BatchContext, Context, Window
+from specruntime.manifest.schema import GraphSpec
 from tests.scripted_clock import CLOCK
 
 INPUTS = (

@@ -10,13 +10,13 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from specexport.graph_files import GraphFacts, describe_graph, save_graph
+from specexport.graph.files import GraphFacts, describe_graph, save_graph
 from specexport.passes import run_passes
 from specexport.passes.fused_draft import FuseDraftSteps
 from specexport.tensorrt.lowering import tensorrt_passes
 from specexport.tensorrt.profiles import SymbolicInput, WindowShape, shared_profile
-from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile
-from specruntime.tensorrt_spec import TensorRTEngine
+from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile
+from specruntime.manifest.tensorrt import TensorRTEngine
 from tests.runtime.cuda_stand_in import DriverStandIn, Machine
 from tests.runtime.tensorrt_stand_in import VERSION, stand_in_module, write_engine
 from tests.specexport.tensorrt.tiny_graphs import CAPACITY, VOCAB, tiny_graph

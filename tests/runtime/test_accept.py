@@ -14,7 +14,7 @@ from specruntime.accept import (
     accept_tree_rejection,
 )
 from specruntime.errors import InvalidArgument
-from specruntime.noise import Stream
+from specruntime.sampling.noise import Stream
 from tests.runtime.scripted_draws import ScriptedDraws, outcomes
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specruntime.manifest import EagleDraft, LayerSkipDraft, MedusaDraft, draft_graph
+from specruntime.manifest.schema import EagleDraft, LayerSkipDraft, MedusaDraft, draft_graph
 from tests.runtime.bundle_documents import Document, refusal, sound_document, write_bundle
 from tests.runtime.draft_documents import (
     Case,

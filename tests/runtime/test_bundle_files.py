@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from specruntime.bundle import load_manifest
-from specruntime.bundle_files import Ending, check_files
 from specruntime.errors import BundleHashMismatch
+from specruntime.manifest.files import Ending, check_files
 from tests.runtime.bundle_documents import FILES, refusal, sound_document, write_bundle
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specruntime.manifest import LayerSkipDraft, draft_graph
+from specruntime.manifest.schema import LayerSkipDraft, draft_graph
 from tests.runtime.bundle_documents import graph, sound_document
 from tests.runtime.draft_documents import Case, layer_skip, read, require_refused, tensor
 

@@ -8,8 +8,8 @@ import pytest
 from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.errors import InvalidArgument, OutOfMemory, WrongState
 from specruntime.generation import complete
-from specruntime.manifest import DraftSpec, GraphSpec, ModelDraft, NgramDraft, NoneDraft
-from specruntime.sampling import SamplingParams
+from specruntime.manifest.schema import DraftSpec, GraphSpec, ModelDraft, NgramDraft, NoneDraft
+from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import (
     Language,
     ScriptedContext,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specruntime.manifest import TreeSpec
+from specruntime.manifest.schema import TreeSpec
 from tests.runtime.draft_documents import Case, eagle, medusa, require_refused, without
 
 

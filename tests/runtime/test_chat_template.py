@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from specruntime.chat_template import ChatTemplate
 from specruntime.errors import BundleInvalid, InvalidArgument
+from specruntime.text.chat_template import ChatTemplate
 
 TOKENS: dict[str, Any] = {
     "bos_token": "<s>",

@@ -9,11 +9,18 @@ import pytest
 from numpy.typing import NDArray
 
 from specruntime.bundle import LoadedBundle
-from specruntime.check import check_bundle, check_steps, first_difference
-from specruntime.check_report import CheckReport, Comparison, Divergence, render_check
-from specruntime.engine import Window
+from specruntime.check import (
+    CheckReport,
+    Comparison,
+    Divergence,
+    check_bundle,
+    check_steps,
+    first_difference,
+    render_check,
+)
+from specruntime.engines.protocol import Window
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import CheckPrompt, CheckSpec, DraftSpec, GraphSpec, NgramDraft, NoneDraft
+from specruntime.manifest.schema import CheckPrompt, CheckSpec, DraftSpec, GraphSpec, NgramDraft, NoneDraft
 from tests.runtime.scripted_engine import Language, ScriptedContext, scripted_manifest, target_spec
 from tests.runtime.stacked_batch import StackedBatch
 

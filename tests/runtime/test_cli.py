@@ -11,9 +11,9 @@ import specruntime.cli.generate
 from specruntime import SamplingParams, complete, open_bundle
 from specruntime.cli import main
 from specruntime.cli.generate import read_prompt
-from specruntime.cli.sampling_options import sampling_params
+from specruntime.cli.options import sampling_params
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import NoneDraft
+from specruntime.manifest.schema import NoneDraft
 
 PROMPT = "abcabcabc"
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specruntime.closed_schema import describe_problem, one_of
+from specruntime.manifest.messages import describe_problem, one_of
 
 
 class Closed(BaseModel):

@@ -12,8 +12,8 @@ from specruntime.drafts.eagle import EagleProposer
 from specruntime.drafts.layer_skip import LayerSkipProposer
 from specruntime.drafts.medusa import MedusaProposer
 from specruntime.errors import CapacityExceeded
-from specruntime.manifest import DynamicTree, LayerSkipDraft, NoneDraft, TreeSpec
-from specruntime.sampling import SamplingParams
+from specruntime.manifest.schema import DynamicTree, LayerSkipDraft, NoneDraft, TreeSpec
+from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.runtime.scripted_draft import (
     HeadsContext,

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from specruntime.accept import Draws, Law, accept_tree_rejection
-from specruntime.drafts.candidates import best_first, draw_children, probability_of
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.drafts.trees import best_first, draw_children, probability_of
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from tests.runtime.scripted_draws import (
     LawOfPrefix,
     ScriptedDraws,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specruntime.drafts import Verdict
-from specruntime.sampling import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from tests.runtime.eagle_drafting import DYNAMIC, GREEDY, PROMPT, SAMPLED, TREES, Drafting, walk
 from tests.runtime.scripted_draft import best_of
 from tests.runtime.scripted_engine import CACHE, VOCAB, clean_logits

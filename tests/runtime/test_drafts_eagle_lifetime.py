@@ -7,7 +7,7 @@ import pytest
 
 from specruntime.drafts.eagle import EagleProposer
 from specruntime.errors import EngineFailed, InvalidArgument
-from specruntime.manifest import DynamicTree, TreeSpec
+from specruntime.manifest.schema import DynamicTree, TreeSpec
 from tests.runtime.eagle_drafting import DYNAMIC, PROMPT, TREES, Drafting
 from tests.runtime.scripted_draft import CANDIDATES, PairContext, eagle_spec, pair_spec
 from tests.runtime.scripted_engine import CACHE, VOCAB, Language

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specruntime.manifest import DynamicTree, TreeSpec
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.manifest.schema import DynamicTree, TreeSpec
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from tests.runtime.draft_laws import law_of_first, require_drawn_from
 from tests.runtime.eagle_drafting import DYNAMIC, GREEDY, PROMPT, REJECTION, SAMPLED, TREES, Drafting, walk
 from tests.runtime.scripted_engine import VOCAB, Language, clean_logits

@@ -5,7 +5,7 @@ import pytest
 
 from specruntime.drafts.eagle import EagleProposer
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import DynamicTree, TreeSpec
+from specruntime.manifest.schema import DynamicTree, TreeSpec
 from tests.runtime.eagle_drafting import DYNAMIC, TREES, Drafting, found_nodes, walk
 from tests.runtime.scripted_draft import PairContext, best_of, eagle_spec, pair_spec
 from tests.runtime.scripted_engine import VOCAB, Language, clean_logits

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from specexport.graph_files import GraphFacts, describe_graph, save_graph
+from specexport.graph.files import GraphFacts, describe_graph, save_graph
 from specexport.passes import run_passes
 from specexport.passes.fused_draft import FuseDraftSteps
 from specruntime.batches import LaneGroup
 from specruntime.drafts import Room
-from specruntime.drafts.fused import FusedProposer
-from specruntime.drafts.model import ModelProposer
+from specruntime.drafts.model import FusedProposer, ModelProposer
 from specruntime.engines import EngineOptions
-from specruntime.engines.onnx_runtime import OrtEngine
+from specruntime.engines.onnxruntime import OrtEngine
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, Profile
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from tests.specexport.tensorrt.tiny_graphs import CAPACITY, VOCAB, tiny_graph
 
 K = 4

@@ -8,8 +8,9 @@ import pytest
 from specruntime.drafts import Room
 from specruntime.drafts.layer_skip import LayerSkipProposer
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import LayerSkipDraft
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.manifest.schema import LayerSkipDraft
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from tests.runtime.draft_laws import law_of_first, require_drawn_from
 from tests.runtime.scripted_draft import SkippingTarget, skipping_spec
 from tests.runtime.scripted_engine import VOCAB, Language, clean_logits, clean_rows, target_spec

@@ -7,8 +7,8 @@ import pytest
 
 from specruntime.drafts.medusa import MedusaProposer
 from specruntime.errors import EngineFailed, InvalidArgument
-from specruntime.noise import gumbel
-from specruntime.sampling import SamplingParams
+from specruntime.sampling.noise import gumbel
+from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_draft import CANDIDATES, HeadsContext, Story, best_of, heads_spec, medusa_spec
 from tests.runtime.scripted_engine import Language, clean_logits
 

@@ -8,7 +8,8 @@ import pytest
 from specruntime.drafts import Room
 from specruntime.drafts.model import ModelProposer
 from specruntime.errors import EngineFailed
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from tests.runtime.scripted_engine import (
     VOCAB,
     Bench,

@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specruntime.drafts import Room, new_draft
-from specruntime.drafts.ngram import NgramProposer, find_continuation
+from specruntime.drafts.lookup import NgramProposer, find_continuation
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import NgramDraft
-from specruntime.sampling import Sampler, SamplingParams
+from specruntime.manifest.schema import NgramDraft
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from tests.runtime.scripted_engine import Bench, reference_decode, target_spec
 from tests.runtime.test_host_cost import counted
 

@@ -9,9 +9,9 @@ import pytest
 from specruntime import flat
 from specruntime.abi import SessionState, Status
 from specruntime.flat.answers import _sampling_params
-from specruntime.manifest import DraftSpec, ModelDraft, NoneDraft
-from specruntime.params import SamplingParams
-from specruntime.sampling import token_logprobs
+from specruntime.manifest.schema import DraftSpec, ModelDraft, NoneDraft
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import token_logprobs
 from specruntime.session import Session
 from tests.runtime.flat_calls import (
     Caller,

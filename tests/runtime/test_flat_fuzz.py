@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specruntime import flat
 from specruntime.abi import ENTRIES, Argument, SessionState
 from specruntime.abi.table import DTYPES
-from specruntime.params import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from tests.runtime.flat_calls import Caller, begin_arguments, call, committed, generate, state_of, succeed
 from tests.runtime.scripted_engine import VOCAB, reference_decode
 

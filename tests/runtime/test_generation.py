@@ -10,8 +10,8 @@ import pytest
 
 from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument, SessionPoisoned, WrongState
 from specruntime.generation import Answer, Completion, complete, generate
-from specruntime.manifest import DraftSpec, ModelDraft, NgramDraft, NoneDraft
-from specruntime.sampling import SamplingParams
+from specruntime.manifest.schema import DraftSpec, ModelDraft, NgramDraft, NoneDraft
+from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import (
     VOCAB,
     Bench,

@@ -25,7 +25,7 @@ from specruntime import (
     complete,
     open_bundle,
 )
-from specruntime.builders import GROUP
+from specruntime.llm.engine import GROUP
 
 PROMPTS = ["abcabcabc", "the quick brown fox", "0 1 2 3 4 5"]
 PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=20, ignore_eos=True, logprobs=2)
@@ -235,7 +235,7 @@ def test_without_a_builder_the_cure_is_named(tmp_path: Path, monkeypatch: pytest
         assert group == GROUP
         return []
 
-    monkeypatch.setattr("specruntime.builders.entry_points", none_installed)
+    monkeypatch.setattr("specruntime.llm.engine.entry_points", none_installed)
     with pytest.raises(BackendMissing, match="install specexport"):
         LLM(tmp_path)
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from specruntime import InvalidArgument, open_bundle
 from specruntime.bundle import load_manifest
 from specruntime.cli import main
-from specruntime.memory import memory_of, parse_size
-from specruntime.summary import shown_size
+from specruntime.inspection.memory import memory_of, parse_size
+from specruntime.inspection.summary import shown_size
 
 
 def inspect(*arguments: object) -> str:

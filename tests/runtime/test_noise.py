@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specruntime import noise
-from specruntime.noise import Stream, gumbel, gumbel_argmax
+from specruntime.sampling import noise
+from specruntime.sampling.noise import Stream, gumbel, gumbel_argmax
 
 IDS = np.arange(50_000)
 GOLDEN_GUMBEL = [-0.1643825589568504, -0.074861712884113, -0.3466409310967097]

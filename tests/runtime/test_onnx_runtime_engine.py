@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from specruntime.bundle import load_manifest
-from specruntime.engine import Window
 from specruntime.engines import EngineOptions, open_engine
-from specruntime.engines.onnx_buffers import Binding
-from specruntime.engines.onnx_memory import GrownMemory
-from specruntime.engines.onnx_runtime import OrtContext, OrtEngine
-from specruntime.engines.weight_pages import release_mapped_pages
+from specruntime.engines.onnx_buffers import Binding, GrownMemory
+from specruntime.engines.onnxruntime import OrtContext, OrtEngine, release_mapped_pages
+from specruntime.engines.protocol import Window
+from specruntime.engines.windows import Feeder
 from specruntime.errors import (
     BackendIncompatible,
     BackendMissing,
@@ -24,8 +23,7 @@ from specruntime.errors import (
     OutOfMemory,
     WrongState,
 )
-from specruntime.manifest import GraphSpec, TensorSpec
-from specruntime.windows import Feeder
+from specruntime.manifest.schema import GraphSpec, TensorSpec
 
 IDS = np.random.default_rng(7).integers(0, 250, 60)
 
@@ -184,7 +182,7 @@ import sys
 from pathlib import Path
 from specruntime import EngineOptions, load_manifest
 from specruntime.engines import open_engine
-from specruntime.engines.onnx_memory import GrownMemory
+from specruntime.engines.onnx_buffers import GrownMemory
 
 if sys.argv[2] == "no run":
     GrownMemory.grow = lambda *_: None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specruntime.errors import InvalidArgument
-from specruntime.sampling import SamplingParams
+from specruntime.sampling.params import SamplingParams
 
 NAN, INF = float("nan"), float("inf")
 REFUSED: dict[str, list[object]] = {

@@ -9,10 +9,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from specruntime.engines import EngineOptions
-from specruntime.engines.onnx_runtime import OrtContext, OrtEngine
+from specruntime.engines.onnxruntime import OrtContext, OrtEngine
+from specruntime.engines.windows import Feeder
 from specruntime.errors import BackendIncompatible, InvalidArgument
-from specruntime.manifest import AliasPair, GraphSpec, OnnxRuntimeEngine, Profile, TensorSpec
-from specruntime.windows import Feeder
+from specruntime.manifest.schema import AliasPair, GraphSpec, OnnxRuntimeEngine, Profile, TensorSpec
 
 VOCAB, KNOWN, CAPACITY = 20, 10, 8
 WHOLE = ("logits", "top_ids", "present_key.0")

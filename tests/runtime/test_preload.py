@@ -9,7 +9,7 @@ import pytest
 
 from specruntime.bundle import open_bundle
 from specruntime.errors import BackendMissing, BundleHashMismatch
-from specruntime.text import TextCodec
+from specruntime.text.codec import TextCodec
 
 
 def test_the_tokenizer_read_ahead_is_the_one_read_on_demand(tiny_bundle: Path) -> None:

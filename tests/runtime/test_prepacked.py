@@ -6,7 +6,7 @@ import pytest
 
 from specruntime.engines import prepacked
 from specruntime.engines.prepacked import processor_features, unfit
-from specruntime.manifest import PrepackedWeights
+from specruntime.manifest.schema import PrepackedWeights
 
 HOST = ("avx", "avx2", "fma")
 PACKED = PrepackedWeights(

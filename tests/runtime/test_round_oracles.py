@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from specruntime.drafts import Proposal, Room
 from specruntime.drafts.model import ModelProposer
-from specruntime.manifest import DraftSpec, ModelDraft, NgramDraft
-from specruntime.sampling import Sampler, SamplingParams, token_logprobs
+from specruntime.manifest.schema import DraftSpec, ModelDraft, NgramDraft
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler, token_logprobs
 from tests.runtime.scripted_engine import (
     VOCAB,
     Bench,

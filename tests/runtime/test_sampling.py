@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specruntime.errors import EngineFailed, InvalidArgument
-from specruntime.sampling import Sampler, SamplingParams, token_logprobs
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler, token_logprobs
 
 VOCAB, EOS = 12, (11,)
 PROMPT = (1, 2, 2, 3)

@@ -16,8 +16,8 @@ from specruntime.errors import (
     SpecError,
     WrongState,
 )
-from specruntime.manifest import ModelDraft
-from specruntime.sampling import SamplingParams
+from specruntime.manifest.schema import ModelDraft
+from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import (
     VOCAB,
     Bench,

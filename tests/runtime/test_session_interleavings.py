@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from specruntime.drafts.model import ModelProposer
-from specruntime.manifest import DraftSpec, ModelDraft, NgramDraft, NoneDraft
-from specruntime.sampling import SamplingParams
+from specruntime.manifest.schema import DraftSpec, ModelDraft, NgramDraft, NoneDraft
+from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import (
     VOCAB,
     Bench,

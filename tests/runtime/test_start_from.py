@@ -7,8 +7,8 @@ from specruntime.drafts.adaptive import AdaptiveDraft, Arm
 from specruntime.drafts.lengths import Acceptance, StepTimes
 from specruntime.drafts.model import ModelProposer
 from specruntime.errors import EngineFailed, InvalidArgument, SessionBusy, SessionPoisoned
-from specruntime.manifest import DraftSpec, ModelDraft, NgramDraft, NoneDraft
-from specruntime.sampling import SamplingParams
+from specruntime.manifest.schema import DraftSpec, ModelDraft, NgramDraft, NoneDraft
+from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.runtime.scripted_bundle import scripted_bundle
 from tests.runtime.scripted_engine import (

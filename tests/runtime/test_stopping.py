@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specruntime.errors import WrongState
-from specruntime.params import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from specruntime.stopping import StopChecker
 
 EOS = 9

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specruntime.bundle import load_manifest, open_bundle
-from specruntime.summary import cache_bytes, graphs_of, render_summary, summarise, weight_bytes
+from specruntime.inspection.summary import cache_bytes, graphs_of, render_summary, summarise, weight_bytes
 
 
 def test_sizes_are_those_of_the_files_and_of_the_buffers(tiny_bundle: Path) -> None:

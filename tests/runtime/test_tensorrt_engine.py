@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from specruntime.engines import EngineOptions
-from specruntime.engines.onnx_runtime import OrtEngine
+from specruntime.engines.onnxruntime import OrtEngine
 from specruntime.engines.tensorrt import JIT_CACHE_VARIABLE, TrtEngine
+from specruntime.engines.windows import Feeder
 from specruntime.errors import (
     BackendIncompatible,
     BackendMissing,
@@ -21,8 +22,7 @@ from specruntime.errors import (
     SpecError,
     WrongState,
 )
-from specruntime.manifest import Profile
-from specruntime.windows import Feeder
+from specruntime.manifest.schema import Profile
 from tests.runtime.cuda_stand_in import CUresult, Machine
 from tests.runtime.tensorrt_bench import TinyEngine, install, tiny_engine
 

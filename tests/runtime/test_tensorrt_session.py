@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from specruntime.drafts import Draft
-from specruntime.drafts.fused import FusedProposer
-from specruntime.drafts.ngram import NgramProposer
-from specruntime.drafts.none import NoProposer
-from specruntime.engine import Context
+from specruntime.drafts.lookup import NgramProposer, NoProposer
+from specruntime.drafts.model import FusedProposer
 from specruntime.engines import EngineOptions
-from specruntime.engines.onnx_runtime import OrtEngine
+from specruntime.engines.onnxruntime import OrtEngine
+from specruntime.engines.protocol import Context
 from specruntime.engines.tensorrt import JIT_CACHE_VARIABLE, TrtEngine
 from specruntime.errors import EngineFailed, SessionPoisoned
-from specruntime.manifest import NoneDraft
-from specruntime.sampling import SamplingParams
+from specruntime.manifest.schema import NoneDraft
+from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.runtime.cuda_stand_in import Machine
 from tests.runtime.scripted_engine import scripted_manifest

@@ -14,8 +14,8 @@ from tokenizers.normalizers import Prepend, Replace
 from tokenizers.normalizers import Sequence as Normalizers
 
 from specruntime.errors import BackendMissing, BundleInvalid, InvalidArgument
-from specruntime.manifest import TokenizerSpec
-from specruntime.text import INCOMPLETE, TextCodec
+from specruntime.manifest.schema import TokenizerSpec
+from specruntime.text.codec import INCOMPLETE, TextCodec
 
 SPEC = TokenizerSpec(
     file="tokenizer.json",

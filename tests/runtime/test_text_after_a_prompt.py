@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from specruntime.text import TextCodec
+from specruntime.text.codec import TextCodec
 from tests.runtime.test_text import byte_level, in_runs, open_codec, sentencepiece_like, with_special_tokens
 
 MARK = "\u2581"

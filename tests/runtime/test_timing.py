@@ -3,8 +3,8 @@
 import pytest
 
 from specruntime.errors import EmptyPrompt
-from specruntime.sampling import SamplingParams
-from specruntime.timing import TimedAnswer
+from specruntime.generation import TimedAnswer
+from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import Bench
 from tests.scripted_clock import CLOCK
 

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from specexport.graph_files import GraphFacts, describe_graph, save_graph
-from specexport.graph_plan import FeatureSpec, GraphPlan
+from specexport.graph.files import GraphFacts, describe_graph, save_graph
+from specexport.graph.plan import FeatureSpec, GraphPlan
 from specexport.passes import run_passes
-from specexport.passes.onnxruntime import onnxruntime_passes
+from specexport.passes.pipeline import onnxruntime_passes
 from specruntime.drafts import Draft
-from specruntime.drafts.none import NoProposer
-from specruntime.engine import Context, Engine
+from specruntime.drafts.lookup import NoProposer
 from specruntime.engines import EngineOptions
-from specruntime.engines.onnx_runtime import OrtContext, OrtEngine
+from specruntime.engines.onnxruntime import OrtContext, OrtEngine
+from specruntime.engines.protocol import Context, Engine
 from specruntime.engines.tensorrt import JIT_CACHE_VARIABLE, TrtEngine
 from specruntime.engines.tensorrt_context import TrtContext
-from specruntime.manifest import GraphSpec, NoneDraft, OnnxRuntimeEngine, Profile
-from specruntime.sampling import SamplingParams
+from specruntime.engines.windows import Feeder
+from specruntime.manifest.schema import GraphSpec, NoneDraft, OnnxRuntimeEngine, Profile
+from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
-from specruntime.windows import Feeder
 from tests.runtime.cuda_stand_in import Machine
 from tests.runtime.scripted_engine import scripted_manifest
 from tests.runtime.tensorrt_bench import TinyEngine, install, tiny_engine

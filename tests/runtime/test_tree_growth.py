@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specruntime.drafts.tree_growth import (
+from specruntime.drafts.trees import (
     GrowingTree,
     StaticTree,
     Trimmings,

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from specruntime.drafts import Proposal, Verdict
+from specruntime.drafts.wrappers import FullWidthDraft
+from specruntime.engines.windows import Feeder
 from specruntime.errors import EngineFailed, InvalidArgument
-from specruntime.full_width import FullWidthDraft
 from specruntime.generation import complete
-from specruntime.judgement import trials
-from specruntime.sampling import SamplingParams, token_logprobs
-from specruntime.windows import Feeder
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import token_logprobs
+from specruntime.verify import trials
 from tests.runtime.scripted_engine import (
     VOCAB,
     Bench,
@@ -106,7 +107,7 @@ def test_each_mistake_with_a_tree_changes_the_tokens(broken: str, monkeypatch: p
             feeder, "_depths", lambda w, p: (Feeder._depths(feeder, w, p), offsets[: w.profile.width])[1]
         )
     if broken == "mask":
-        monkeypatch.setattr("specruntime.windows._stage_tree", lambda mask, *_: _Depths(len(mask)))
+        monkeypatch.setattr("specruntime.engines.windows._stage_tree", lambda mask, *_: _Depths(len(mask)))
     assert bench.decode(PROMPT, 80) != answer
 
 

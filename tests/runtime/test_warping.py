@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specruntime.errors import EngineFailed, InvalidArgument
-from specruntime.params import SamplingParams
-from specruntime.warping import Warper, best, probabilities, top_places
+from specruntime.sampling.filters import Warper, best, probabilities, top_places
+from specruntime.sampling.params import SamplingParams
 
 VOCAB = 49_152
 Row = NDArray[np.float32]

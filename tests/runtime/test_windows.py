@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specruntime.windows import Feeder
+from specruntime.engines.windows import Feeder
 from tests.runtime.scripted_engine import Language, ScriptedContext, clean_logits, clean_rows, graph_spec
 
 WIDTHS = [("step", 1, 1), ("verify_4", 4, 4), ("verify_11", 11, 11), ("chunk_16", 16, 1), ("chunk_64", 64, 1)]

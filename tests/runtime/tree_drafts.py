@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import Draft, Proposal, Room, Verdict
-from specruntime.sampling import Sampler
+from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import EngineTally
 from tests.runtime.scripted_engine import VOCAB
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from specexport.checkpoint import Checkpoint, load_checkpoint
-from specexport.recipe import RandomSource, Target
-from specexport.sources.cache import CACHE_VARIABLE
+from specexport.cache.entries import CACHE_VARIABLE
+from specexport.checkpoints.loading import Checkpoint, load_checkpoint
+from specexport.recipe.schema import RandomSource, Target
 
 TINY_SIZES = {
     "hidden_size": 32,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specexport.sources.address import (
+from specexport.checkpoints.address import (
     Address,
     HubRepository,
     LocalDirectory,

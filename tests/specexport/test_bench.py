@@ -14,11 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specexport.bench.measurement import Measurement, Mode, Run, combine, measure_session
-from specexport.bench.memory import MemoryUse, measure_memory
+from specexport.bench.processes import MemoryUse, StartTimes, measure_memory, measure_start
 from specexport.bench.prompts import BenchPrompt, load_prompts
 from specexport.bench.rendering import render_report
 from specexport.bench.report import BenchReport, BundleFacts
-from specexport.bench.start import StartTimes, measure_start
 from specexport.cli import main
 from specexport.errors import SourceError
 from specruntime import EngineOptions, load_manifest, open_bundle
@@ -150,7 +149,7 @@ def test_output_that_differs_from_plain_exits_1_and_names_it(
             return found
         return replace(found, token_ids=(*found.token_ids[:-1], 0))
 
-    monkeypatch.setattr("specexport.bench.run.measure_session", wrong_when_drafting)
+    monkeypatch.setattr("specexport.bench.runner.measure_session", wrong_when_drafting)
     result = run("bench", tiny_bundle, "--prompts", prompts, "--repeat", "1", "--max-new-tokens", "16")
     assert result.exit_code == 1
     last = result.stderr.splitlines()[-1]
@@ -315,8 +314,8 @@ def test_a_bad_prompts_file_is_refused_with_its_line(tmp_path: Path, text: str, 
 def test_a_prompt_too_long_is_refused_before_anything_is_measured(
     tiny_bundle: Path, prompts: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specexport.bench.run.measure_memory", lambda *a: pytest.fail("measured"))
-    monkeypatch.setattr("specexport.tune.run.open_bundle", lambda *a, **k: pytest.fail("opened"))
+    monkeypatch.setattr("specexport.bench.runner.measure_memory", lambda *a: pytest.fail("measured"))
+    monkeypatch.setattr("specexport.tune.tuner.open_bundle", lambda *a, **k: pytest.fail("opened"))
     result = run(command, tiny_bundle, "--prompts", prompts, "--max-new-tokens", "10000")
     assert result.exit_code == 1 and "with 10000 new ones more than the capacity" in result.stderr
 
@@ -327,8 +326,8 @@ def test_a_reference_that_cannot_be_had_is_refused_before_anything_is_measured(
     def refuse(root: Path) -> None:
         raise SourceError("refused first")
 
-    monkeypatch.setattr("specexport.reference.require_reference", refuse)
-    monkeypatch.setattr("specexport.bench.run.measure_memory", lambda *a: pytest.fail("measured"))
+    monkeypatch.setattr("specexport.pytorch_reference.require_reference", refuse)
+    monkeypatch.setattr("specexport.bench.runner.measure_memory", lambda *a: pytest.fail("measured"))
     result = run("bench", tiny_bundle, "--prompts", prompts, "--pytorch")
     assert result.exit_code == 1 and "refused first" in result.stderr
 
@@ -355,6 +354,6 @@ def test_threads_are_those_of_the_option(
         seen.append(options["options"])
         return open_bundle(path, **options)
 
-    monkeypatch.setattr("specexport.bench.run.open_bundle", spy)
+    monkeypatch.setattr("specexport.bench.runner.open_bundle", spy)
     found = measured(tiny_bundle, "--prompts", prompts, "--threads", "2")
     assert seen == [EngineOptions(threads=2)] and found["machine"]["threads"] == 2

@@ -12,9 +12,9 @@ from specexport.bench import batches
 from specexport.bench.prompts import BenchPrompt
 from specexport.build import build
 from specexport.cli import main
-from specexport.recipe import load_recipe
+from specexport.recipe.schema import load_recipe
 from specruntime.bundle import open_bundle
-from specruntime.params import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from specruntime.serving import BatchStepper
 from tests.conftest import RECIPES
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from specexport.bundle_place import check_output
-from specexport.bundle_writer import staged_bundle
+from specexport.bundle.writer import check_output, staged_bundle
 from specexport.errors import BundleNotWritten
-from specruntime.manifest import MANIFEST_NAME
+from specruntime.manifest.schema import MANIFEST_NAME
 
 
 def make_bundle(place: Path, content: str = "old") -> Path:

@@ -13,11 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specexport.build import build
-from specexport.cli import main
-from specexport.errors import SourceError
-from specexport.recipe import load_recipe
-from specexport.sources.cache import SEAL_NAME, cached_entry, is_intact
-from specexport.sources.cache_contents import (
+from specexport.cache.contents import (
     DEFAULT_LIMIT,
     KINDS,
     LIMIT_VARIABLE,
@@ -26,7 +22,11 @@ from specexport.sources.cache_contents import (
     parse_age,
     prune_cache,
 )
-from specexport.sources.held_entries import entries_held, hold, taken
+from specexport.cache.entries import SEAL_NAME, cached_entry, is_intact
+from specexport.cache.held_entries import entries_held, hold, taken
+from specexport.cli import main
+from specexport.errors import SourceError
+from specexport.recipe.schema import load_recipe
 from specruntime.errors import InvalidArgument
 from tests.conftest import RECIPES
 
@@ -165,8 +165,8 @@ def test_what_a_build_of_this_process_uses_stays_until_it_ends(cache: Path) -> N
 def test_what_another_process_uses_stays_until_it_ends_even_if_it_is_killed(cache: Path) -> None:
     place = made(cache, "canonical", "used", 3 * DAY)
     script = (
-        "import sys; from pathlib import Path; from specexport.sources.cache import cached_entry\n"
-        "from specexport.sources.held_entries import entries_held\n"
+        "import sys; from pathlib import Path; from specexport.cache.entries import cached_entry\n"
+        "from specexport.cache.held_entries import entries_held\n"
         "with entries_held():\n"
         "    cached_entry(Path(sys.argv[1]), lambda scratch: None)\n"
         "    print('held', flush=True)\n"
@@ -233,7 +233,7 @@ def test_an_entry_that_is_used_while_it_is_chosen_stays(cache: Path, monkeypatch
     place = made(cache, "canonical", "entry", DAY)
     stale = cache_entries()
     os.utime(place)
-    monkeypatch.setattr("specexport.sources.cache_contents.cache_entries", lambda: stale)
+    monkeypatch.setattr("specexport.cache.contents.cache_entries", lambda: stale)
     assert prune_cache(max_bytes=1).kept == tuple(stale) and is_intact(place)
 
 

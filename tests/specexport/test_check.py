@@ -8,10 +8,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from specexport.check import AGAINST, check_pytorch
 from specexport.cli import main
 from specexport.errors import SourceError
-from specexport.reference import PytorchReference, require_reference
+from specexport.pytorch_reference import AGAINST, PytorchReference, check_pytorch, require_reference
 from specruntime import SamplingParams, complete, open_bundle
 from specruntime.check import check_bundle
 from specruntime.errors import EngineFailed
@@ -69,7 +68,7 @@ def test_a_checkpoint_that_is_gone_is_refused_before_anything_is_decoded(
     def refuse(bundle: object) -> None:
         raise SourceError("refused first")
 
-    monkeypatch.setattr("specexport.check.require_comparable", refuse)
+    monkeypatch.setattr("specexport.pytorch_reference.require_comparable", refuse)
     monkeypatch.setattr("specexport.cli.check.check_bundle", lambda *a, **k: pytest.fail("decoded"))
     result = run("check", tiny_bundle, "--pytorch")
     assert result.exit_code == 1 and "refused first" in result.stderr

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from specexport.canonical_graph import TOKENIZER_DIRECTORY, CanonicalGraph
-from specexport.check_prompts import require_usable_prompts
+from specexport.checkpoints.check_prompts import require_usable_prompts
+from specexport.checkpoints.random_model import TOKENIZER_SIZE, write_byte_tokenizer
 from specexport.errors import CheckpointUnsupported
-from specexport.graph_files import GraphFacts
-from specexport.recipe import Check
-from specexport.sources.byte_tokenizer import TOKENIZER_SIZE, write_byte_tokenizer
+from specexport.graph.canonical import TOKENIZER_DIRECTORY, CanonicalGraph
+from specexport.graph.files import GraphFacts
+from specexport.recipe.schema import Check
 
 CAPACITY = 32
 

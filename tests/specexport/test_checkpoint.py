@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specexport.checkpoint import Checkpoint, load_checkpoint
-from specexport.digests import source_digest
+from specexport.checkpoints.digests import source_digest
+from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.errors import CheckpointUnsupported, SourceError, TokenizerMismatch
-from specexport.recipe import ModelDraft, Precision, Target
+from specexport.recipe.schema import ModelDraft, Precision, Target
 from tests.specexport.conftest import random_target
 
 
@@ -146,7 +146,9 @@ def test_what_the_config_says_is_refused_before_weights_are_read(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit_config(saved, is_causal=False)
-    monkeypatch.setattr("specexport.checkpoint._read_weights", lambda *args: pytest.fail("weights were read"))
+    monkeypatch.setattr(
+        "specexport.checkpoints.loading._read_weights", lambda *args: pytest.fail("weights were read")
+    )
     with pytest.raises(CheckpointUnsupported, match="sees the text after it"):
         load_checkpoint(Target(source=str(saved)), "fp32")
 

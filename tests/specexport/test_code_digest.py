@@ -9,11 +9,12 @@ import pytest
 
 import specexport
 import specruntime
-from specexport import checkpoint, code_digest
-from specexport.canonical_draft import canonical_draft_key
-from specexport.canonical_graph import LOADER, canonical_key, export_canonical
-from specexport.checkpoint import load_checkpoint
-from specexport.code_digest import Sources
+from specexport.cache import code_digest
+from specexport.cache.code_digest import Sources
+from specexport.checkpoints import loading as checkpoint
+from specexport.checkpoints.loading import load_checkpoint
+from specexport.draft_kinds.canonical import canonical_draft_key
+from specexport.graph.canonical import LOADER, canonical_key, export_canonical
 from tests.specexport.conftest import random_target
 
 PACKAGES = {package.__name__: Path(str(package.__file__)).parent for package in (specexport, specruntime)}
@@ -25,49 +26,51 @@ WINGS = {
     ),
 }
 STAGES = {
-    "canonical": ("specexport.canonical_graph", LOADER),
-    "canonical draft": ("specexport.canonical_draft", LOADER),
-    "compiled": ("specexport.compiled_graph",),
-    "draft parity": ("specexport.parity_draft",),
-    "fidelity": ("specexport.fidelity_stage",),
-    "engine": ("specexport.tensorrt.stage",),
-    "engine weights": ("specexport.tensorrt.weights.stage",),
-    "tokenizer": ("specexport.tokenizer", "specexport.checkpoint"),
+    "canonical": ("specexport.graph.canonical", LOADER),
+    "canonical draft": ("specexport.draft_kinds.canonical", LOADER),
+    "compiled": ("specexport.graph.compiled",),
+    "draft parity": ("specexport.parity.draft",),
+    "fidelity": ("specexport.parity.fidelity",),
+    "engine": ("specexport.tensorrt.build_engine",),
+    "engine weights": ("specexport.tensorrt.weights.build_weights",),
+    "tokenizer": ("specexport.tokenizer", "specexport.checkpoints.loading"),
     "bundle": ("specexport.build",),
 }
 DECIDED_BY = {
     "canonical": (
-        "specexport/checkpoint.py", "specexport/vocabulary.py", "specexport/refusals.py",
-        "specexport/sources/random_model.py", "specexport/sources/byte_tokenizer.py",
-        "specexport/sources/gguf_reading.py", "specexport/draft_models/pruned.py",
-        "specexport/export/adapter.py", "specexport/export/__init__.py", "specexport/parity_reference.py",
-        "specexport/recipe_checkpoints.py",
+        "specexport/checkpoints/loading.py", "specexport/checkpoints/vocabulary.py",
+        "specexport/checkpoints/refusals.py", "specexport/checkpoints/random_model.py",
+        "specexport/gguf/reading.py", "specexport/draft_models/pruned.py",
+        "specexport/export/adapter.py", "specexport/export/__init__.py", "specexport/parity/reference.py",
+        "specexport/checkpoints/named.py",
     ),
     "canonical draft": (
         "specexport/draft_models/random_drafts.py", "specexport/draft_models/eagle_formats.py",
-        "specexport/export/trace_draft.py", "specexport/draft_reference.py", "specexport/vocabulary.py",
-        "specexport/recipe_checkpoints.py",
+        "specexport/export/trace_draft.py", "specexport/parity/draft_reference.py",
+        "specexport/checkpoints/vocabulary.py",
+        "specexport/checkpoints/named.py",
     ),
     "compiled": (
-        "specexport/passes/quantize_weights.py", "specexport/passes/weight_blocks.py", "specexport/weight_plan.py",
-        "specexport/tensorrt/lowering/fold_scale.py", "specexport/parity.py", "specexport/parity_path.py",
-        "specexport/plan_checks.py", "specruntime/windows.py", "specruntime/engines/onnx_runtime.py",
+        "specexport/passes/quantize_weights.py", "specexport/passes/weight_blocks.py", "specexport/graph/plan.py",
+        "specexport/tensorrt/lowering/attention_inputs.py", "specexport/parity/target.py", "specexport/parity/path.py",
+        "specexport/graph/compiled.py", "specruntime/engines/windows.py", "specruntime/engines/onnxruntime.py",
     ),
     "draft parity": (
-        "specexport/draft_reference.py", "specexport/compiled_graph.py", "specruntime/engine.py",
+        "specexport/parity/draft_reference.py", "specexport/graph/compiled.py", "specruntime/engines/protocol.py",
         "specruntime/engines/onnx_buffers.py",
     ),
     "fidelity": (
-        "specexport/fidelity.py", "specexport/host_graph.py", "specexport/check_prompts.py",
-        "specexport/passes/emulate_four_bits.py", "specruntime/windows.py", "specruntime/text.py",
+        "specexport/parity/fidelity.py", "specexport/checkpoints/check_prompts.py",
+        "specexport/passes/emulate_four_bits.py", "specruntime/engines/windows.py", "specruntime/text/codec.py",
     ),
-    "engine": ("specexport/tensorrt/compile.py", "specexport/tensorrt/network.py", "specexport/tensorrt/report.py"),
+    "engine": ("specexport/tensorrt/compile.py", "specexport/tensorrt/engine_report.py"),
     "engine weights": ("specexport/tensorrt/weights/quantise.py", "specexport/passes/graph_builder.py"),
     "tokenizer": (
-        "specexport/checkpoint.py", "specexport/sources/byte_tokenizer.py", "specexport/tokenizer/gguf_rules.py",
+        "specexport/checkpoints/loading.py", "specexport/checkpoints/random_model.py",
+        "specexport/tokenizer/gguf_rules.py",
         "specexport/tokenizer/__init__.py",
     ),
-    "bundle": ("specexport/vocabulary.py", "specruntime/manifest.py", "specexport/profile_times.py"),
+    "bundle": ("specexport/checkpoints/vocabulary.py", "specruntime/manifest/schema.py", "specexport/bundle/times.py"),
 }  # fmt: skip
 
 
@@ -132,10 +135,10 @@ def test_every_module_that_fills_the_cache_is_keyed_by_its_own_imports() -> None
                 if node.func.id == "code_digest":
                     keyed.add(name)
                     own = isinstance(node.args[0], ast.Name) and node.args[0].id == "__name__"
-                    assert own or name == "specexport.currency"
-    assert keyed >= filling - {"specexport.sources.wheel", "specexport.measured"}
+                    assert own or name == "specexport.bundle.up_to_date"
+    assert keyed >= filling - {"specexport.checkpoints.wheel", "specexport.cache.measured"}
     assert keyed == {modules[0] for modules in STAGES.values()} - {"specexport.build"} | {
-        "specexport.currency"
+        "specexport.bundle.up_to_date"
     }
 
 
@@ -154,7 +157,7 @@ def test_what_decides_end_tokens_changes_the_canonical_key_and_a_rebuild_takes_i
     key, ends = built()
     monkeypatch.setattr(checkpoint, "end_token_ids", lambda *_: (7,))
     assert built() == (key, ends), "it comes from the cache"
-    change("specexport/vocabulary.py")
+    change("specexport/checkpoints/vocabulary.py")
     read_from(copied, monkeypatch)
     changed, fresh = built()
     assert changed != key and ends != fresh == (7,)
@@ -169,7 +172,7 @@ def test_the_draft_is_keyed_by_how_it_is_loaded(
 
     before = key()
     assert before == key()
-    change("specexport/draft_models/medusa_formats.py")
+    change("specexport/draft_models/medusa.py")
     assert key() != before
 
 

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from specexport.collection import without_collection
+from specexport.garbage_collection import without_collection
 
 
 @pytest.mark.parametrize("enabled", [True, False])

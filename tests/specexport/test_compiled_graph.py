@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specexport.canonical_graph import CanonicalGraph, export_canonical
-from specexport.checkpoint import load_checkpoint
-from specexport.compiled_graph import CompiledGraph, check_parity, compile_graph
+from specexport.cache.entries import CACHE_VARIABLE
+from specexport.checkpoints.loading import load_checkpoint
 from specexport.errors import CheckpointUnsupported, ParityError
-from specexport.graph_files import target_profiles
-from specexport.graph_plan import FeatureSpec, GraphPlan
-from specexport.parity import require_parity
-from specexport.recipe import Backend, OnnxRuntimeBackend
-from specexport.sources.cache import CACHE_VARIABLE
+from specexport.graph.canonical import CanonicalGraph, export_canonical
+from specexport.graph.compiled import CompiledGraph, check_parity, compile_graph
+from specexport.graph.files import target_profiles
+from specexport.graph.plan import FeatureSpec, GraphPlan
+from specexport.parity.target import require_parity
+from specexport.recipe.schema import Backend, OnnxRuntimeBackend
 from tests.specexport.conftest import random_target
 
 TOLERANCE = 1e-3

@@ -4,10 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specexport.bundle_writer import BUILD_RECORD_NAME
-from specexport.currency import build_key, is_current
-from specexport.digests import checkpoint_digests
-from specexport.recipe import load_recipe
+from specexport.bundle.up_to_date import build_key, is_current
+from specexport.bundle.writer import BUILD_RECORD_NAME
+from specexport.checkpoints.digests import checkpoint_digests
+from specexport.recipe.schema import load_recipe
 from tests.conftest import RECIPES
 
 RECIPE = RECIPES / "tiny-random.yaml"

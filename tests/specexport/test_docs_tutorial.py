@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from specexport.cli import main
-from specexport.recipe import Recipe, load_recipe
+from specexport.recipe.schema import Recipe, load_recipe
 from tests.conftest import REPOSITORY
 
 TEXT = (REPOSITORY / "docs" / "tutorial.md").read_text()

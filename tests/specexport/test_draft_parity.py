@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 import torch
 
-from specexport.canonical_draft import export_canonical_draft, read_features
-from specexport.canonical_graph import CanonicalGraph
-from specexport.checkpoint import load_checkpoint
-from specexport.compiled_graph import CompiledGraph, compile_graph, measure_on_host
+from specexport.cache.entries import CACHE_VARIABLE
+from specexport.checkpoints.loading import load_checkpoint
+from specexport.draft_kinds.canonical import export_canonical_draft, read_features
+from specexport.draft_kinds.windows import eagle_profiles, medusa_profiles
 from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads, draft_target
 from specexport.draft_models.random_drafts import random_eagle, random_medusa
-from specexport.draft_profiles import eagle_profiles, medusa_profiles
-from specexport.draft_reference import load_draft_reference
 from specexport.errors import ParityError
-from specexport.graph_plan import GraphPlan
-from specexport.parity_draft import (
+from specexport.graph.canonical import CanonicalGraph
+from specexport.graph.compiled import CompiledGraph, compile_graph, measure_on_host
+from specexport.graph.plan import GraphPlan
+from specexport.parity.draft import (
     DraftParityReport,
     check_draft_parity,
     measure_draft_parity,
     require_draft_parity,
 )
-from specexport.recipe import OnnxRuntimeBackend, Precision
-from specexport.sources.cache import CACHE_VARIABLE
+from specexport.parity.draft_reference import load_draft_reference
+from specexport.recipe.schema import OnnxRuntimeBackend, Precision
 from specexport.trees import tree_of_paths
-from specruntime.manifest import Profile
+from specruntime.manifest.schema import Profile
 from tests.specexport.conftest import random_target
 
 TREE = tree_of_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0]])

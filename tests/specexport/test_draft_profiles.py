@@ -2,10 +2,10 @@
 
 import pytest
 
-from specexport.draft_profiles import candidate_count, eagle_profiles, medusa_profiles
+from specexport.draft_kinds.windows import candidate_count, eagle_profiles, medusa_profiles
 from specexport.trees import tree_of_paths
-from specruntime.drafts.tree_growth import static_tree
-from specruntime.manifest import Profile
+from specruntime.drafts.trees import static_tree
+from specruntime.manifest.schema import Profile
 
 OUTPUTS = ("topk_ids", "topk_logprobs", "next_hidden", "logits", "present_key.0", "present_value.0")
 PREFILL = (Profile(name="prefill_16", width=16, rows=1),)

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from specexport.checkpoint import known_positions, load_checkpoint
-from specexport.recipe import Target
+from specexport.checkpoints.loading import known_positions, load_checkpoint
+from specexport.recipe.schema import Target
 from tests.specexport.gguf_files import model_of, write_gguf
 
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}

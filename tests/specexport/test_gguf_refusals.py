@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from specexport.checkpoint import known_positions, load_checkpoint
+from specexport.checkpoints.loading import known_positions, load_checkpoint
 from specexport.errors import CheckpointUnsupported
-from specexport.recipe import Target
+from specexport.recipe.schema import Target
 from tests.specexport.gguf_files import model_of, write_gguf
 
 Metadata = Callable[[gguf.GGUFWriter], None]

@@ -12,14 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specexport.bench import batches
-from specexport.bench import run as benching
+from specexport.bench import runner as benching
 from specexport.bench.measurement import measure_session
-from specexport.bench.memory import MemoryUse
+from specexport.bench.processes import MemoryUse, StartTimes
 from specexport.bench.report import BundleFacts
-from specexport.bench.start import StartTimes
 from specexport.cli import main
 from specexport.tune import probing, trials
-from specexport.tune import run as tuning
+from specexport.tune import tuner as tuning
 from tests.conftest import RECIPES
 
 IMPORT = """
@@ -42,7 +41,7 @@ def run(module: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("module", ["click", "pydantic", "specruntime.manifest"])
+@pytest.mark.parametrize("module", ["click", "pydantic", "specruntime.manifest.schema"])
 def test_an_interrupted_import_is_one_line_and_130(module: str) -> None:
     assert run(module) == (130, "interrupted\n")
 

@@ -68,7 +68,9 @@ def test_a_refusal_that_needs_no_weights_comes_before_they_are_read(
     line: str,
     options: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr("specexport.checkpoint._read_weights", lambda *args: pytest.fail("weights were read"))
+    monkeypatch.setattr(
+        "specexport.checkpoints.loading._read_weights", lambda *args: pytest.fail("weights were read")
+    )
     if "chat" in keys.get("check", {}):
         (saved / "chat_template.jinja").unlink()
     assert refusal(run(tmp_path, *options, target=str(saved), **keys)).startswith(line)

@@ -18,26 +18,25 @@ import yaml
 
 from specexport.bench.sharing_probe import probe
 from specexport.build import build
-from specexport.canonical_graph import CanonicalGraph, export_canonical
-from specexport.checkpoint import load_checkpoint
-from specexport.compiled_graph import CompiledGraph, compile_graph
-from specexport.currency import build_key
+from specexport.bundle.up_to_date import build_key
+from specexport.cache.entries import CACHE_VARIABLE, file_sha256
+from specexport.checkpoints.loading import load_checkpoint
 from specexport.errors import BuildError, RecipeError
-from specexport.graph_files import target_profiles
-from specexport.graph_plan import GraphPlan
-from specexport.packed_weights import PACKED_NAME, pack_weights, require_processor
-from specexport.recipe import OnnxRuntimeBackend, Precision, Recipe, load_recipe
-from specexport.sources.cache import CACHE_VARIABLE, file_sha256
-from specexport.weight_plan import LinearPlan, WeightPlan
+from specexport.graph.canonical import CanonicalGraph, export_canonical
+from specexport.graph.compiled import CompiledGraph, compile_graph
+from specexport.graph.files import target_profiles
+from specexport.graph.packed import PACKED_NAME, pack_weights, require_processor
+from specexport.graph.plan import GraphPlan, LinearPlan, WeightPlan
+from specexport.recipe.schema import OnnxRuntimeBackend, Precision, Recipe, load_recipe
 from specruntime.bundle import load_manifest, open_bundle
 from specruntime.check import check_bundle
-from specruntime.engine import Context
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines import prepacked as host
+from specruntime.engines.protocol import Context
 from specruntime.errors import BackendIncompatible, BundleHashMismatch, BundleInvalid
-from specruntime.manifest import GraphSpec, OnnxRuntimeEngine, prepacked_of
-from specruntime.memory import memory_of
-from specruntime.summary import render_summary, summarise
+from specruntime.inspection.memory import memory_of
+from specruntime.inspection.summary import render_summary, summarise
+from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, prepacked_of
 from tests.conftest import RECIPES
 from tests.made_once import made_once
 from tests.specexport.conftest import random_target
@@ -367,13 +366,13 @@ def refusal(tmp_path: Path, **backend: object) -> str:
 def test_the_processor_decides_whether_a_packed_bundle_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, packed = load_recipe(RECIPES / "tiny-random.yaml"), recipe_of("random")
     keys = [build_key(plain, {}), build_key(packed, {})]
-    monkeypatch.setattr("specexport.currency.processor_features", lambda: ("avx",))
+    monkeypatch.setattr("specexport.bundle.up_to_date.processor_features", lambda: ("avx",))
     assert build_key(plain, {}) == keys[0]
     assert build_key(packed, {}) != keys[1]
 
 
 def test_a_build_host_without_features_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("specexport.packed_weights.processor_features", lambda: None)
+    monkeypatch.setattr("specexport.graph.packed.processor_features", lambda: None)
     with pytest.raises(BackendIncompatible, match=r"backend\.prepacked: .* build on Linux"):
         require_processor()
     with pytest.raises(BackendIncompatible, match=r"backend\.prepacked"):
@@ -384,7 +383,7 @@ def test_a_packed_graph_that_computes_other_numbers_stops_the_build(
     canonical: CanonicalGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof at build compares bits: a saved graph of other weights does not pass."""
-    from specexport import packed_weights
+    from specexport.graph import packed as packed_weights
 
     graph = compile_graph(canonical, BACKEND, profiles=target_profiles([2], 16), batch=1)
     spec, save = placed(graph, tmp_path), packed_weights._save_optimised

@@ -8,11 +8,11 @@ import onnx_ir as ir
 import pytest
 
 from specexport.errors import ParityError
-from specexport.graph_files import GRAPH_NAME, GraphFacts, describe_graph, save_graph, target_profiles
-from specexport.parity import ParityReport, measure_parity, require_parity
-from specexport.parity_reference import take_reference
+from specexport.graph.files import GRAPH_NAME, GraphFacts, describe_graph, save_graph, target_profiles
+from specexport.parity.reference import take_reference
+from specexport.parity.target import ParityReport, measure_parity, require_parity
 from specruntime.engines import EngineOptions, open_engine
-from specruntime.manifest import OnnxRuntimeEngine
+from specruntime.manifest.schema import OnnxRuntimeEngine
 from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE
 from tests.specexport.export.exported import ONNXRUNTIME, Exported, exports_under
 

@@ -5,13 +5,12 @@ from shutil import copytree
 
 import onnx_ir as ir
 
-from specexport.canonical_graph import CanonicalGraph
-from specexport.compiled_graph import compile_graph
-from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME, GraphFacts, target_profiles
-from specexport.graph_plan import GraphPlan
-from specexport.parity_reference import save_reference, take_reference
-from specexport.path_files import PATH_NAME
-from specexport.recipe import OnnxRuntimeBackend
+from specexport.graph.canonical import CanonicalGraph
+from specexport.graph.compiled import compile_graph
+from specexport.graph.files import GRAPH_NAME, PATH_NAME, WEIGHTS_NAME, GraphFacts, target_profiles
+from specexport.graph.plan import GraphPlan
+from specexport.parity.reference import save_reference, take_reference
+from specexport.recipe.schema import OnnxRuntimeBackend
 from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE
 from tests.specexport.export.exported import CANONICAL, exports_under
 

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from specexport.cli import main
 from specexport.profile.operators import OperatorTime, WindowProfile, profile_windows
-from specexport.profile.plot import draw_profile
-from specexport.profile.report import ProfileReport, render_profile
+from specexport.profile.report import ProfileReport, draw_profile, render_profile
 from specexport.profile.rounds import RoundProfile, profile_rounds
 from specruntime.bundle import load_manifest
 from specruntime.engines import EngineOptions

@@ -12,21 +12,25 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from specexport.canonical_graph import CanonicalGraph, export_canonical
-from specexport.checkpoint import load_checkpoint
-from specexport.compiled_graph import CompiledGraph, compile_graph
+from specexport.cache.entries import CACHE_VARIABLE
+from specexport.checkpoints.loading import load_checkpoint
 from specexport.errors import CheckpointUnsupported, FidelityError
-from specexport.fidelity import FidelityReport, measure_fidelity
-from specexport.fidelity_stage import check_fidelity, require_fidelity, weight_warnings
-from specexport.graph_files import GRAPH_NAME, target_profiles
-from specexport.graph_plan import PLAIN, GraphPlan
+from specexport.graph.canonical import CanonicalGraph, export_canonical
+from specexport.graph.compiled import CompiledGraph, compile_graph
+from specexport.graph.files import GRAPH_NAME, target_profiles
+from specexport.graph.plan import PLAIN, GraphPlan, LinearPlan, WeightPlan
+from specexport.parity.fidelity import (
+    FidelityReport,
+    check_fidelity,
+    measure_fidelity,
+    require_fidelity,
+    weight_warnings,
+)
 from specexport.passes.graph_builder import Builder
 from specexport.passes.quantized_linear import multiply, store_weights
-from specexport.recipe import Backend, Fidelity, OnnxRuntimeBackend
-from specexport.sources.cache import CACHE_VARIABLE
-from specexport.weight_plan import LinearPlan, WeightPlan
-from specruntime.engine import BatchContext, Context
+from specexport.recipe.schema import Backend, Fidelity, OnnxRuntimeBackend
 from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines.protocol import BatchContext, Context
 from tests.specexport.conftest import random_target
 from tests.specexport.passes.test_weight_blocks import stored_as
 

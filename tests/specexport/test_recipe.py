@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from specexport.errors import RecipeError
-from specexport.recipe import ModelDraft, Recipe, load_recipe
-from specexport.recipe_errors import _number
+from specexport.recipe.messages import _number
+from specexport.recipe.schema import ModelDraft, Recipe, load_recipe
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from specexport.errors import RecipeError
-from specexport.recipe import EagleDraft, LayerSkipDraft, MedusaDraft, Recipe, load_recipe
+from specexport.recipe.schema import EagleDraft, LayerSkipDraft, MedusaDraft, Recipe, load_recipe
 from specexport.trees import best_tree, tree_of_paths
 
 BASE: dict[str, Any] = {

@@ -9,14 +9,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from specexport.canonical_graph import TOKENIZER_DIRECTORY, CanonicalGraph
-from specexport.check_prompts import require_usable_prompts
+from specexport.checkpoints.check_prompts import require_usable_prompts
+from specexport.checkpoints.fitting import fit_capacity, fit_check
+from specexport.checkpoints.random_model import TOKENIZER_SIZE, write_byte_tokenizer
 from specexport.cli import main
 from specexport.errors import CheckpointUnsupported
-from specexport.graph_files import GraphFacts
-from specexport.recipe import CHECK_TEXT, Recipe
-from specexport.recipe_fitting import fit_capacity, fit_check
-from specexport.sources.byte_tokenizer import TOKENIZER_SIZE, write_byte_tokenizer
+from specexport.graph.canonical import TOKENIZER_DIRECTORY, CanonicalGraph
+from specexport.graph.files import GraphFacts
+from specexport.recipe.schema import CHECK_TEXT, Recipe
 from tests.conftest import REPOSITORY
 from tests.specexport.conftest import TINY_SIZES
 

@@ -7,10 +7,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from specexport.checkpoints.refusals import SUPPORTED
 from specexport.cli import main
 from specexport.errors import CheckpointUnsupported, SourceError, TokenizerMismatch
-from specexport.recipe_naming import naming_file, naming_source
-from specexport.refusals import SUPPORTED
+from specexport.recipe.naming import naming_file, naming_source
 from tests.specexport.conftest import TINY_SIZES
 from tests.specexport.export.architectures import EXPORTED
 

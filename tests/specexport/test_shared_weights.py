@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_model
 
-from specexport.graph_files import GRAPH_NAME, WEIGHTS_NAME
-from specexport.shared_weights import SHARED_GRAPH_NAME, share_weights
+from specexport.graph.files import GRAPH_NAME, WEIGHTS_NAME
+from specexport.graph.shared_weights import SHARED_GRAPH_NAME, share_weights
 
 Weights = dict[str, NDArray[np.float32]]
 RNG = np.random.default_rng(0)

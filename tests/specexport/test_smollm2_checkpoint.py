@@ -8,8 +8,8 @@ import torch
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer
 
-from specexport.checkpoint import load_checkpoint
-from specexport.recipe import load_recipe
+from specexport.checkpoints.loading import load_checkpoint
+from specexport.recipe.schema import load_recipe
 from specexport.tokenizer.probes import PROBE_TEXTS
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "smollm2-135m-ngram.yaml"

@@ -11,10 +11,10 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
+from specexport.cache.entries import cached_entry
+from specexport.checkpoints.address import parse_address
+from specexport.checkpoints.locate import locate
 from specexport.errors import SourceError
-from specexport.sources import locate
-from specexport.sources.address import parse_address
-from specexport.sources.cache import cached_entry
 
 GGUF = b"GGUF" + bytes(100)
 SHA256 = hashlib.sha256(GGUF).hexdigest()

@@ -6,8 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from specexport.cli import main
-from specexport.tree_drawing import draw_tree, node_probabilities, place_nodes, require_drawing
-from specexport.tree_sources import drawn_tree
+from specexport.tree_drawing import draw_tree, drawn_tree, node_probabilities, place_nodes, require_drawing
 from specexport.trees import best_tree, expected_tokens, tree_of_paths
 from specruntime.errors import InvalidArgument
 from tests.conftest import RECIPES

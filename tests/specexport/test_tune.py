@@ -10,17 +10,15 @@ from click.testing import CliRunner, Result
 
 from specexport.cli import main
 from specexport.errors import RecipeError
-from specexport.recipe import load_recipe
+from specexport.recipe.schema import load_recipe
 from specexport.trees import best_tree_for_times
-from specexport.tune.choice import chosen_draft, write_choice
+from specexport.tune.choice import chosen_draft, stated_draft, write_choice, write_draft
 from specexport.tune.layer_search import LayerChoice
-from specexport.tune.plot import draw_tuning
 from specexport.tune.prediction import Prediction, bounded, predict, predict_tree, verify_times
 from specexport.tune.probing import Probe, ProbedRound, turns
-from specexport.tune.recipe_edit import stated_draft, write_draft
-from specexport.tune.rendering import render_tuning
-from specexport.tune.run import Finding, TuneReport
+from specexport.tune.rendering import draw_tuning, render_tuning
 from specexport.tune.trials import ADAPTIVE, Trial
+from specexport.tune.tuner import Finding, TuneReport
 from tests.conftest import RECIPES
 
 BLOCK = """# A pair.

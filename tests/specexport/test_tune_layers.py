@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specexport.checkpoint import Checkpoint, load_checkpoint
+from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.tune.layer_search import best_length, search_layers
 from specexport.tune.probing import Answered
 from tests.scripted_clock import ScriptedClock

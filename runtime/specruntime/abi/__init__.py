@@ -8,9 +8,8 @@ Knows nothing of how an entry works; `specruntime.flat` holds the functions.
 
 from collections.abc import Mapping
 
-from specruntime.abi.engine_rows import ENGINES, LIBRARY, TEXTS
+from specruntime.abi.entries import ANSWERS, ENGINES, LIBRARY, LIFETIME, READS, TEXTS
 from specruntime.abi.enums import SEED_DRAWN, AcceptRule, DraftKind, Finish, SessionState
-from specruntime.abi.session_rows import ANSWERS, LIFETIME, READS
 from specruntime.abi.structs import ENUMERATIONS, STRUCTURES
 from specruntime.abi.table import ANY_STATE, Argument, Entry, Enumeration, Field, Outcome, Structure
 from specruntime.errors import Status

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from specruntime import clock
 from specruntime.batches.launches import Launch, Waiting, plan, rows_written
-from specruntime.engine import BatchContext, Context, Window
-from specruntime.engines.tensor_layout import HOST_TYPES, cached_inputs, no_logits, shape_of, staged_window
+from specruntime.engines.layout import HOST_TYPES, cached_inputs, no_logits, shape_of, staged_window
+from specruntime.engines.protocol import BatchContext, Context, Window
 from specruntime.errors import EngineFailed, WrongState
-from specruntime.manifest import GraphSpec, Profile
+from specruntime.manifest.schema import GraphSpec, Profile
 
 _OUTPUTS = ("top_ids", "features", "next_hidden", "topk_ids", "topk_logprobs")
 _LOGITS = ("logits", "draft_logits")

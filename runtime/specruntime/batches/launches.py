@@ -7,8 +7,8 @@ that beats a launch of its own is a matter of cost, counted in launches of one r
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specruntime.manifest import GraphSpec, Profile
-from specruntime.windows import ROW_COST
+from specruntime.engines.windows import ROW_COST
+from specruntime.manifest.schema import GraphSpec, Profile
 
 
 @dataclass(frozen=True, slots=True)

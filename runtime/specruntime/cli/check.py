@@ -6,10 +6,14 @@ from pathlib import Path
 import click
 
 from specruntime.bundle import open_bundle
-from specruntime.check import check_bundle
-from specruntime.check_report import CheckReport, render_check
-from specruntime.cli.bundle_options import bundle_argument, engine_options, json_option, threads_option
-from specruntime.cli.sampling_options import max_new_tokens_option
+from specruntime.check import CheckReport, check_bundle, render_check
+from specruntime.cli.options import (
+    bundle_argument,
+    engine_options,
+    json_option,
+    max_new_tokens_option,
+    threads_option,
+)
 
 
 @click.command("check")

@@ -9,14 +9,18 @@ from typing import Any
 import click
 
 from specruntime.bundle import LoadedBundle, open_bundle
-from specruntime.cli.bundle_options import bundle_argument, engine_options, threads_option
-from specruntime.cli.sampling_options import sampling_options, sampling_params
+from specruntime.cli.options import (
+    bundle_argument,
+    engine_options,
+    sampling_options,
+    sampling_params,
+    threads_option,
+)
 from specruntime.errors import EmptyPrompt, InvalidArgument
-from specruntime.generation import Delta
-from specruntime.manifest import NoneDraft
-from specruntime.params import SamplingParams
-from specruntime.text import TextCodec
-from specruntime.timing import TimedAnswer
+from specruntime.generation import Delta, TimedAnswer
+from specruntime.manifest.schema import NoneDraft
+from specruntime.sampling.params import SamplingParams
+from specruntime.text.codec import TextCodec
 
 
 @click.command("generate")

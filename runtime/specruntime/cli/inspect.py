@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import click
 
 from specruntime.bundle import load_manifest
-from specruntime.cli.bundle_options import bundle_argument, json_option
-from specruntime.memory import parse_size, render_memory, summarise_memory
-from specruntime.summary import render_summary, summarise
+from specruntime.cli.options import bundle_argument, json_option
+from specruntime.inspection.memory import parse_size, render_memory, summarise_memory
+from specruntime.inspection.summary import render_summary, summarise
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

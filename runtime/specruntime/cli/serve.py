@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from specruntime.bundle import open_bundle
-from specruntime.cli.bundle_options import bundle_argument, threads_option
+from specruntime.cli.options import bundle_argument, threads_option
 from specruntime.engines import EngineOptions
 from specruntime.errors import BackendMissing
 from specruntime.serving.prefixes import PREFIX_CACHING, PrefixCaching
@@ -111,7 +111,7 @@ def serve_command(
     SIGTERM lets answers in progress end. Figures are at /metrics, states at /health and /ready.
     """
     try:
-        from specruntime.server.run import serve
+        from specruntime.server.main import serve
         from specruntime.server.settings import Settings, read_api_keys
     except ImportError as error:
         raise BackendMissing(

@@ -4,6 +4,6 @@ The library embeds this Python and its installed packages; a C program links it 
 Building it needs the extra `clib` (cffi), a C compiler, and a Python with a shared library.
 """
 
-from specruntime.clib.build import build_library, header_path
+from specruntime.clib.compile import build_library, header_path
 
 __all__ = ["build_library", "header_path"]

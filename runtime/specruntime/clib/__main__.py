@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from specruntime.clib.build import build_library
+from specruntime.clib.compile import build_library
 from specruntime.errors import SpecError
 
 

@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import Context
+from specruntime.engines.protocol import Context
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import (
+from specruntime.manifest.schema import (
     DraftSpec,
     EagleDraft,
     LayerSkipDraft,
@@ -21,7 +21,7 @@ from specruntime.manifest import (
     NgramDraft,
     NoneDraft,
 )
-from specruntime.sampling import Sampler
+from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import EngineTally
 
 
@@ -119,8 +119,7 @@ def new_draft(
     `vocab_size` is the target's; raises `InvalidArgument` when the draft's graph has another. `target` is the
     session's own context: `layer_skip` without a graph of its own drafts through it and never closes it.
     """
-    from specruntime.drafts.ngram import NgramProposer
-    from specruntime.drafts.none import NoProposer
+    from specruntime.drafts.lookup import NgramProposer, NoProposer
 
     if isinstance(spec, NoneDraft):
         return NoProposer()
@@ -143,8 +142,7 @@ def new_draft(
 def _with_graph(
     spec: ModelDraft | LayerSkipDraft | MedusaDraft | EagleDraft, context: Context, vocab_size: int
 ) -> Draft:
-    from specruntime.drafts.fused import FusedProposer
-    from specruntime.drafts.model import ModelProposer
+    from specruntime.drafts.model import FusedProposer, ModelProposer
 
     if isinstance(spec, EagleDraft):
         from specruntime.drafts.eagle import EagleProposer

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.drafts.candidates import next_draft, room_for_laws
-from specruntime.engine import Context
+from specruntime.drafts.trees import next_draft, room_for_laws
+from specruntime.engines.protocol import Context
+from specruntime.engines.windows import run_counted
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import LayerSkipDraft
-from specruntime.sampling import Sampler
+from specruntime.manifest.schema import LayerSkipDraft
+from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import EngineTally
-from specruntime.windows import run_counted
 
 DRAFT = "draft"
 

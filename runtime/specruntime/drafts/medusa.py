@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.drafts.candidates import best_first
-from specruntime.drafts.tree_growth import Trimmings, require_candidates, static_tree
-from specruntime.engine import Context, Window
+from specruntime.drafts.trees import Trimmings, best_first, require_candidates, static_tree
+from specruntime.engines.protocol import Context, Window
+from specruntime.engines.windows import run_counted
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import MedusaDraft
-from specruntime.sampling import Sampler
+from specruntime.manifest.schema import MedusaDraft
+from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import EngineTally
-from specruntime.windows import run_counted
 
 HEADS = "heads"
 

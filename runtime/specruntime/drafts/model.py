@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Proposal, Room
-from specruntime.drafts.candidates import next_draft, room_for_laws
 from specruntime.drafts.own_cache import SpeculatingDraft
-from specruntime.engine import Context
-from specruntime.sampling import Sampler
-from specruntime.windows import Feeder, Rows
+from specruntime.drafts.trees import next_draft, room_for_laws
+from specruntime.engines.protocol import Context, Window
+from specruntime.engines.windows import Feeder, Rows, run_counted
+from specruntime.errors import InvalidArgument
+from specruntime.sampling.sampler import Sampler
+from specruntime.statistics import EngineTally
 
 
 class ModelProposer(SpeculatingDraft[Feeder]):
@@ -61,3 +63,89 @@ class ModelProposer(SpeculatingDraft[Feeder]):
         if sampler.greedy_ids_suffice:
             return int(self._feeder.top_ids(rows)[0])
         return next_draft(self._feeder.logits(rows)[0], drafted.tolist(), laws, sampler)
+
+
+DRAFT_WIDTH = 2
+
+
+class FusedProposer(SpeculatingDraft["FusedFeeder"]):
+    """Proposes the draft model's greedy continuation, whatever the sampling of the answer."""
+
+    def __init__(self, context: Context, *, k: int) -> None:
+        """Raises `InvalidArgument` for a graph without a window of two tokens, or with another k."""
+        super().__init__(FusedFeeder(context, k), k=k)
+
+    def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
+        count = min(room.depth, room.nodes, self.k)
+        self._keep_confirmed(tokens)
+        if count < 1 or not self._feeder.fits(len(tokens)):
+            return NOTHING
+        with self._engine_calls():
+            ids, padded = self._feeder.feed(tokens, self.cache_length)
+        self.cache_length = len(tokens)
+        # Behind a padded window the drafts' rows do not follow the tokens' rows: they count for nothing then.
+        self._speculated = [] if padded else ids[:-1].tolist()
+        return Proposal(ids[:count])
+
+
+class FusedFeeder:
+    """Runs the windows of one context, which draft k tokens each."""
+
+    def __init__(self, context: Context, k: int) -> None:
+        self.context = context
+        self.tally = EngineTally()
+        self._k = k
+        names = sorted(context.spec.profiles, key=lambda profile: profile.width)
+        self._windows = [context.window(profile.name) for profile in names]
+        self._require_fused()
+        for window in self._windows:
+            if window.window_mask is not None:
+                window.window_mask[0] = np.tri(window.profile.width, dtype=np.bool_)
+
+    def fits(self, length: int) -> bool:
+        """Whether the window of the last two of `length` tokens fits, with the drafts' rows behind it."""
+        return self._rows(self._windows[0]) <= self._room(max(length - DRAFT_WIDTH, 0))
+
+    def feed(self, tokens: NDArray[np.int64], start: int) -> tuple[NDArray[np.int64], bool]:
+        """Feeds tokens from row `start` on: the [k] ids drafted behind the last, and whether its window was padded.
+
+        The last two tokens go together even where one is missing: that window needs no padding.
+        """
+        while True:
+            start = min(start, max(len(tokens) - DRAFT_WIDTH, 0))
+            window = self._window(start, len(tokens) - start)
+            width = window.profile.width
+            chunk = tokens[start : start + width]
+            self._run(window, chunk, start)
+            start += len(chunk)
+            if start == len(tokens):
+                return window.top_ids[0].copy(), len(chunk) < width
+
+    def _run(self, window: Window, ids: NDArray[np.int64], start: int) -> None:
+        count, width = len(ids), window.profile.width
+        window.input_ids[0, :count] = ids
+        window.input_ids[0, count:] = 0
+        window.position_ids[0] = np.arange(start, start + width)
+        window.cache_length[0] = start
+        window.logits_rows[0, 0] = count - 1
+        run_counted(self.context, window, self.tally)
+
+    def _window(self, start: int, count: int) -> Window:
+        """The narrowest window that takes all `count` tokens, or the widest; only such that fit behind `start`."""
+        fitting = [window for window in self._windows if self._rows(window) <= self._room(start)]
+        return next((window for window in fitting if window.profile.width >= count), fitting[-1])
+
+    def _rows(self, window: Window) -> int:
+        """Cache rows that a run of this window writes."""
+        return window.profile.width + self._k - 1
+
+    def _room(self, start: int) -> int:
+        return self.context.spec.capacity - start
+
+    def _require_fused(self) -> None:
+        narrowest, drafted = self._windows[0].profile.width, self._windows[0].top_ids.shape[1]
+        if narrowest != DRAFT_WIDTH or drafted != self._k:
+            raise InvalidArgument(
+                f"{self.context.spec.file} has a narrowest window of {narrowest} and drafts {drafted} tokens, "
+                f"expected a window of {DRAFT_WIDTH} and {self._k} tokens: build the bundle again"
+            )

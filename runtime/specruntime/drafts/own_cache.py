@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts import Draft, Verdict
-from specruntime.engine import Context
+from specruntime.engines.protocol import Context
 from specruntime.errors import InvalidArgument
 from specruntime.statistics import EngineTally
 

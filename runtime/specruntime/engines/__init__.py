@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from specruntime.engine import Engine
+from specruntime.engines.protocol import Engine
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import GraphSpec
-from specruntime.schema_numbers import MAX_THREADS
-from specruntime.tensorrt_spec import TensorRTEngine
+from specruntime.manifest.numbers import MAX_THREADS
+from specruntime.manifest.schema import GraphSpec
+from specruntime.manifest.tensorrt import TensorRTEngine
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,6 @@ def open_engine(spec: GraphSpec, root: Path, options: EngineOptions) -> Engine:
         from specruntime.engines.tensorrt import TrtEngine
 
         return TrtEngine(spec, root, options)
-    from specruntime.engines.onnx_runtime import OrtEngine
+    from specruntime.engines.onnxruntime import OrtEngine
 
     return OrtEngine(spec, root, options)

@@ -10,12 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import BatchContext, Window
-from specruntime.engines.onnx_buffers import Binding, StagingBuffers, allocate_slabs, copy_rows, move_rows
-from specruntime.engines.onnx_memory import GrownMemory
-from specruntime.engines.tensor_layout import no_logits, staged_window
+from specruntime.engines.layout import no_logits, staged_window
+from specruntime.engines.onnx_buffers import (
+    Binding,
+    GrownMemory,
+    StagingBuffers,
+    allocate_slabs,
+    copy_rows,
+    move_rows,
+)
+from specruntime.engines.protocol import BatchContext, Window
 from specruntime.errors import WrongState
-from specruntime.manifest import GraphSpec
+from specruntime.manifest.schema import GraphSpec
 
 
 class OrtBatch:

@@ -1,14 +1,15 @@
 """Host memory for a graph at ONNX Runtime: KV caches in slabs, staging buffers, and bindings to their addresses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engines.tensor_layout import cached_inputs, shape_of, staged_window
+from specruntime.engines.layout import cached_inputs, shape_of, staged_window
 from specruntime.errors import EngineFailed, InvalidArgument, OutOfMemory
-from specruntime.manifest import GraphSpec, Profile, TensorSpec
+from specruntime.manifest.schema import GraphSpec, Profile, TensorSpec
 
 _NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,
@@ -167,3 +168,32 @@ def is_shortage(error: Exception) -> bool:
 def first_line(error: Exception) -> str:
     """What an exception says, on one line."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """How much a launch computes on the session of one graph file, whose memory is its own."""
+
+    file: str
+    tokens: int
+    rows: int  # of logits
+
+    def covers(self, other: "_Launch") -> bool:
+        return self.file == other.file and self.tokens >= other.tokens and self.rows >= other.rows
+
+
+@dataclass(frozen=True, slots=True)
+class GrownMemory:
+    """The launches that memory was grown for; an engine's contexts and batches share it."""
+
+    _launches: set[_Launch] = field(default_factory=set)
+
+    def grow(
+        self, spec: GraphSpec, sizes: Iterable[tuple[Profile, int]], run: Callable[[Profile, int], None]
+    ) -> None:
+        """Runs those of the launches, profiles with their numbers of sequences, that no earlier one covers."""
+        for profile, size in sorted(sizes, key=lambda each: each[0].width * each[1], reverse=True):
+            launch = _Launch(profile.file or spec.file, profile.width * size, profile.rows * size)
+            if not any(done.covers(launch) for done in tuple(self._launches)):
+                run(profile, size)
+                self._launches.add(launch)

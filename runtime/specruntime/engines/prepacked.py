@@ -8,7 +8,7 @@ import logging
 import platform
 from pathlib import Path
 
-from specruntime.manifest import PrepackedWeights
+from specruntime.manifest.schema import PrepackedWeights
 
 LOG = logging.getLogger("specruntime.engines")
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specruntime.engines import EngineOptions
-from specruntime.engines.cuda_driver import open_driver
-from specruntime.engines.device import Device
+from specruntime.engines.cuda import Device, open_driver
 from specruntime.engines.tensorrt_batch import TrtBatch
 from specruntime.engines.tensorrt_checks import (
     check_bindings,
@@ -24,8 +23,8 @@ from specruntime.engines.tensorrt_checks import (
 from specruntime.engines.tensorrt_context import TrtContext
 from specruntime.engines.tensorrt_library import Library, load_library
 from specruntime.errors import BundleInvalid, WrongState
-from specruntime.manifest import GraphSpec
-from specruntime.tensorrt_spec import TensorRTEngine as EngineEntry
+from specruntime.manifest.schema import GraphSpec
+from specruntime.manifest.tensorrt import TensorRTEngine as EngineEntry
 
 JIT_CACHE_VARIABLE = "SPECRUNTIME_CACHE"
 

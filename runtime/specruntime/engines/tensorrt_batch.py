@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import BatchContext, Window
-from specruntime.engines.device import ALIGNMENT, Arena, Device
-from specruntime.engines.tensor_layout import HOST_TYPES, bytes_of, cached_inputs, no_logits, shape_of
-from specruntime.engines.tensorrt_context import allocate_slabs, cache_addresses
-from specruntime.engines.tensorrt_profile import BoundProfile
+from specruntime.engines.cuda import ALIGNMENT, Arena, Device
+from specruntime.engines.layout import HOST_TYPES, bytes_of, cached_inputs, no_logits, shape_of
+from specruntime.engines.protocol import BatchContext, Window
+from specruntime.engines.tensorrt_context import BoundProfile, allocate_slabs, cache_addresses
 from specruntime.errors import EngineFailed, InvalidArgument, WrongState
-from specruntime.manifest import GraphSpec, TensorSpec
+from specruntime.manifest.schema import GraphSpec, TensorSpec
 
 
 class TrtBatch:

@@ -6,11 +6,11 @@ Owns the messages that say what to rebuild and how.
 from collections.abc import Sequence
 from typing import Any
 
-from specruntime.engines.cuda_driver import Driver, compute_capability
+from specruntime.engines.cuda import Driver, compute_capability
 from specruntime.engines.tensorrt_library import Library, version_tuple
 from specruntime.errors import BackendIncompatible, OutOfMemory
-from specruntime.manifest import GraphSpec
-from specruntime.tensorrt_spec import TensorRTEngine
+from specruntime.manifest.schema import GraphSpec
+from specruntime.manifest.tensorrt import TensorRTEngine
 
 DTYPES = {
     "FLOAT": "float32",

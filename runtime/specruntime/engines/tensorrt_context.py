@@ -11,13 +11,112 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engine import Context, Window
-from specruntime.engines.device import ALIGNMENT, Arena, Device
+from specruntime.engines.cuda import ALIGNMENT, Arena, Device
 from specruntime.engines.dlpack import DeviceTensor
-from specruntime.engines.tensor_layout import HOST_TYPES, bytes_of, cached_inputs, no_logits, shape_of
-from specruntime.engines.tensorrt_profile import BoundProfile
+from specruntime.engines.layout import (
+    HOST_TYPES,
+    bytes_of,
+    cached_inputs,
+    no_logits,
+    shape_of,
+    staged_window,
+    view_of,
+)
+from specruntime.engines.protocol import Context, Window
+from specruntime.engines.tensorrt_checks import engine_entry
 from specruntime.errors import EngineFailed, OutOfMemory, WrongState
-from specruntime.manifest import GraphSpec, TensorSpec
+from specruntime.manifest.schema import GraphSpec, Profile, TensorSpec
+
+
+class BoundProfile:
+    """One profile: its execution context, its staging block, and where each tensor lies."""
+
+    def __init__(
+        self,
+        engine: Any,
+        arena: Arena,
+        spec: GraphSpec,
+        profile: Profile,
+        caches: dict[str, int],
+        errors: Sequence[str],
+        config: Any,
+    ) -> None:
+        self.graph: Any = None
+        self._arena, self._errors, self._name = arena, errors, f"{spec.file} at {profile.name}"
+        staged = [tensor for tensor in spec.inputs if tensor.name not in caches]
+        produced = [tensor for tensor in spec.outputs if tensor.name not in caches]
+        self._upload, host = _stage(arena, staged, spec, profile)
+        self.addresses = {**caches, **self._upload.addresses}
+        for tensor in produced:
+            self.addresses[tensor.name] = arena.allocate(bytes_of(tensor, spec, profile))
+        shown = {t.name: _pinned(arena, t, spec, profile) for t in produced}
+        self.logits = shown.pop("logits", None)
+        self._shown = {name: block for name, (block, _) in shown.items()}
+        self.window = staged_window(spec, profile, host | {name: view for name, (_, view) in shown.items()})
+        self.execution = self._bind(engine, config, spec, profile)
+
+    def enqueue(self) -> None:
+        """Everything one run does, on the arena's stream."""
+        self._arena.upload(self._upload.address, self._upload.host)
+        if not self.execution.execute_async_v3(int(self._arena.stream)):
+            raise EngineFailed(f"{self._name}: {' '.join(self._errors[-3:]) or 'the library gave no reason'}")
+        for name, block in self._shown.items():
+            self._arena.download(block, self.addresses[name])
+
+    def scratch_bytes(self) -> int:
+        return int(self.execution.update_device_memory_size_for_shapes())
+
+    def _bind(self, engine: Any, config: Any, spec: GraphSpec, profile: Profile) -> Any:
+        execution = engine.create_execution_context(config)
+        if execution is None:
+            raise OutOfMemory(f"{self._name}: no execution context; {' '.join(self._errors[-3:])}")
+        index = engine_entry(spec).optimization_profiles[profile.name]
+        if not execution.set_optimization_profile_async(index, int(self._arena.stream)):
+            raise EngineFailed(
+                f"{self._name}: the engine has no optimization profile {index}; build the bundle again"
+            )
+        self._arena.synchronize()
+        for tensor in spec.inputs:
+            shape = shape_of(tensor, spec, profile)
+            if not execution.set_input_shape(tensor.name, shape):
+                raise EngineFailed(
+                    f"{self._name}: {tensor.name} of shape {shape} is outside the engine's profile {index}; build the "
+                    "bundle again with this width in the recipe"
+                )
+        for name, address in self.addresses.items():
+            if not execution.set_tensor_address(name, address):
+                raise EngineFailed(f"{self._name}: {name} cannot be bound; build the bundle again")
+        return execution
+
+
+class _Upload:
+    """The inputs of one profile as one block, so that a run uploads them with one copy."""
+
+    def __init__(self, address: int, host: NDArray[np.uint8], offsets: dict[str, int]) -> None:
+        self.address = address
+        self.host = host
+        self.addresses = {name: address + offset for name, offset in offsets.items()}
+
+
+def _stage(
+    arena: Arena, tensors: Sequence[TensorSpec], spec: GraphSpec, profile: Profile
+) -> tuple[_Upload, dict[str, NDArray[Any]]]:
+    offsets: dict[str, int] = {}
+    size = 0
+    for tensor in tensors:
+        offsets[tensor.name] = size
+        size += -(-bytes_of(tensor, spec, profile) // ALIGNMENT) * ALIGNMENT
+    host = arena.allocate_pinned(size)
+    views = {tensor.name: view_of(host, offsets[tensor.name], tensor, spec, profile) for tensor in tensors}
+    return _Upload(arena.allocate(size), host, offsets), views
+
+
+def _pinned(
+    arena: Arena, tensor: TensorSpec, spec: GraphSpec, profile: Profile
+) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    """Host memory for one output: the bytes, and the tensor in them."""
+    host = arena.allocate_pinned(bytes_of(tensor, spec, profile))
+    return host, view_of(host, 0, tensor, spec, profile)
 
 
 class TrtContext:

@@ -16,16 +16,17 @@ from specruntime.flat.answers import (
     spx_session_generate,
     spx_session_rewind,
     spx_session_round,
+    spx_text_chat,
+    spx_text_decode,
+    spx_text_encode,
 )
 from specruntime.flat.engines import (
+    spx_abi_version,
     spx_engine_close,
     spx_engine_eos,
     spx_engine_info,
     spx_engine_name,
     spx_engine_open,
-)
-from specruntime.flat.library import (
-    spx_abi_version,
     spx_last_error,
     spx_options_init,
     spx_params_init,
@@ -43,7 +44,6 @@ from specruntime.flat.sessions import (
     spx_session_text,
     spx_session_tokens,
 )
-from specruntime.flat.texts import spx_text_chat, spx_text_decode, spx_text_encode
 
 # dtypes of the structures: `np.zeros(1, flat.PARAMS)` is memory for one.
 OPTIONS, INFO, PARAMS, STATS = _OPTIONS.dtype, _INFO.dtype, _PARAMS.dtype, _STATS.dtype

@@ -3,14 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.abi import DraftKind
+from specruntime.abi import ABI_VERSION, DraftKind
+from specruntime.abi.structs import OPTIONS, PARAMS
 from specruntime.bundle import open_bundle
 from specruntime.engines import EngineOptions
-from specruntime.errors import InvalidArgument
-from specruntime.flat.entry import entry
-from specruntime.flat.handles import HANDLES
-from specruntime.flat.memory import deliver, deliver_text
-from specruntime.flat.records import EngineRecord
+from specruntime.errors import InvalidArgument, InvalidHandle, Status
+from specruntime.flat.arguments import deliver, deliver_text
+from specruntime.flat.entry import THREAD_ERRORS, entry
+from specruntime.flat.records import HANDLES, EngineRecord
 
 
 @entry
@@ -81,3 +81,35 @@ def _engine_options(options: NDArray[np.void] | None) -> tuple[EngineOptions, bo
     except UnicodeDecodeError:
         raise InvalidArgument("provider is not ASCII, expected the name of an execution provider") from None
     return EngineOptions(threads=threads or None, provider=name or None), verify == 1
+
+
+def spx_abi_version() -> int:
+    """The version of this interface."""
+    return ABI_VERSION
+
+
+@entry
+def spx_status_name(status: int, text: NDArray[np.uint8], capacity: int, needed: NDArray[np.int64]) -> None:
+    try:
+        name = Status(status).name
+    except ValueError:
+        raise InvalidArgument(f"status is {status}, expected 0 to {max(Status)}") from None
+    deliver_text(name, text, needed)
+
+
+@entry
+def spx_last_error(handle: int, text: NDArray[np.uint8], capacity: int, needed: NDArray[np.int64]) -> None:
+    record = HANDLES.find(handle)
+    if handle and record is None:
+        raise InvalidHandle(f"{handle} is no open handle: ask with 0")
+    deliver_text(THREAD_ERRORS.text if record is None else record.error, text, needed)
+
+
+@entry
+def spx_options_init(options: NDArray[np.void], options_size: int) -> None:
+    options[:] = OPTIONS.defaults()
+
+
+@entry
+def spx_params_init(params: NDArray[np.void], params_size: int) -> None:
+    params[:] = PARAMS.defaults()

@@ -13,9 +13,8 @@ from typing import Any
 
 from specruntime.abi import ENTRIES, Entry
 from specruntime.errors import InvalidArgument, SpecError, Status
-from specruntime.flat.handles import HANDLES, Record
-from specruntime.flat.memory import view, whole
-from specruntime.flat.records import EngineRecord, SessionRecord
+from specruntime.flat.arguments import view, whole
+from specruntime.flat.records import HANDLES, EngineRecord, Record, SessionRecord
 
 _KINDS: dict[str, type[EngineRecord] | type[SessionRecord]] = {
     "spx_engine": EngineRecord,

@@ -4,10 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.errors import BufferTooSmall, InvalidArgument, WrongState
+from specruntime.flat.arguments import deliver, deliver_text
 from specruntime.flat.entry import entry
-from specruntime.flat.handles import HANDLES
-from specruntime.flat.memory import deliver, deliver_text
-from specruntime.flat.records import EngineRecord, SessionRecord
+from specruntime.flat.records import HANDLES, EngineRecord, SessionRecord
 
 Ids = NDArray[np.int64]
 

@@ -19,20 +19,19 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from specruntime import clock
-from specruntime.server.answers import AnswerShape
 from specruntime.server.body import read_body
-from specruntime.server.json_response import json_bytes, json_response
 from specruntime.server.logs import log
 from specruntime.server.metrics import Metrics
 from specruntime.server.openapi import openapi_document
-from specruntime.server.problems import Problem, problem_of
+from specruntime.server.problems import Problem, json_bytes, json_response, problem_of
+from specruntime.server.responses import AnswerShape
 from specruntime.server.schema import ChatRequest, CompletionRequest
 from specruntime.server.settings import Settings
 from specruntime.server.sse import DONE, EventStream, disconnected, event
 from specruntime.server.work import work_of
 from specruntime.serving import AsyncStream, Delivery, Scheduler
-from specruntime.serving.errors import Cancelled
-from specruntime.text import TextCodec
+from specruntime.serving.events import Cancelled
+from specruntime.text.codec import TextCodec
 
 T = TypeVar("T")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from specruntime.closed_schema import describe_problem, path_of, worst
+from specruntime.manifest.messages import describe_problem, path_of, worst
 from specruntime.server.problems import Problem
 
 M = TypeVar("M", bound=BaseModel)

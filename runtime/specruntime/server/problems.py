@@ -3,13 +3,24 @@
 Owns which error of the library is which status. Messages name cause and cure; of a defect only that there was one.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.responses import Response
 
 from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument
-from specruntime.server.json_response import json_response
-from specruntime.serving.errors import Cancelled, DeadlinePassed, Draining, QueueFull
+from specruntime.serving.events import Cancelled, DeadlinePassed, Draining, QueueFull
+
+
+def json_bytes(value: object) -> bytes:
+    """Half a surrogate pair becomes `?`: it has no UTF-8. Raises ValueError for NaN and infinities."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json_bytes(value), status, headers, "application/json")
 
 
 @dataclass

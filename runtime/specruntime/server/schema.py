@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from specruntime.closed_schema import UNSUPPORTED
+from specruntime.manifest.messages import UNSUPPORTED
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from specruntime.errors import CapacityExceeded, InvalidArgument
-from specruntime.params import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from specruntime.server.problems import Problem
 from specruntime.server.schema import ChatRequest, CompletionRequest, Sampling
 from specruntime.serving.stepper import Work
-from specruntime.text import TextCodec
+from specruntime.text.codec import TextCodec
 
 _LONG_TEXT = 2000  # characters whose tokens are worth a thread
 # Fields that the request and the parameters call the same.

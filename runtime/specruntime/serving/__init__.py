@@ -7,14 +7,22 @@ their ends. Importing this loads no engine library and no server.
 """
 
 from specruntime.serving.batch_stepper import BatchStepper, stepper_for
-from specruntime.serving.errors import Cancelled, DeadlinePassed, Draining, QueueFull
-from specruntime.serving.events import Author, Delivery, Event, Failure, Figures
+from specruntime.serving.events import (
+    Author,
+    Cancelled,
+    DeadlinePassed,
+    Delivery,
+    Draining,
+    Event,
+    Failure,
+    Figures,
+    QueueFull,
+)
 from specruntime.serving.prefixes import PrefixCaching
-from specruntime.serving.scheduler import Scheduler, Ticket
+from specruntime.serving.scheduler import Occupancy, Scheduler, Ticket, Totals
 from specruntime.serving.session_stepper import SessionStepper
 from specruntime.serving.stepper import Stepper, Turn, Work
 from specruntime.serving.streams import AsyncStream, Stream, collect
-from specruntime.serving.totals import Occupancy, Totals
 
 __all__ = [
     "AsyncStream",

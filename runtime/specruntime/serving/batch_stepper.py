@@ -9,9 +9,9 @@ from specruntime.batches import Batch
 from specruntime.batches.speculation import Speculation
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import Draft
+from specruntime.drafts.wrappers import DraftSwitch
 from specruntime.errors import EngineFailed, InvalidArgument
-from specruntime.manifest import draft_graph
-from specruntime.serving.draft_switch import DraftSwitch
+from specruntime.manifest.schema import draft_graph
 from specruntime.serving.prefixes import PrefixCaching
 from specruntime.serving.session_stepper import SessionStepper, Slot
 from specruntime.serving.stepper import Stepper, Turn, Work

@@ -6,6 +6,7 @@ Owns the figures of one request and who wrote each token. Events are values: the
 from dataclasses import dataclass
 from typing import Literal
 
+from specruntime.errors import SpecError
 from specruntime.generation import Delta
 from specruntime.session import Round
 
@@ -89,3 +90,19 @@ class Failure:
 
 
 Event = Delivery | Failure
+
+
+class QueueFull(SpecError):
+    """As many requests wait as may wait; try again later."""
+
+
+class Draining(SpecError):
+    """The scheduler takes no new requests: it is being shut down, or has no slot that works."""
+
+
+class DeadlinePassed(SpecError, TimeoutError):
+    """The request's time was over before its answer ended."""
+
+
+class Cancelled(SpecError):
+    """Whoever asked does not want the answer any more."""

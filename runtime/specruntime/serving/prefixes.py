@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.closed_schema import one_of
 from specruntime.errors import InvalidArgument
-from specruntime.manifest import Manifest
+from specruntime.manifest.messages import one_of
+from specruntime.manifest.schema import Manifest
 from specruntime.serving.stepper import Work
 
 PrefixCaching = Literal["exact", "all", "off"]

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import Draft
+from specruntime.drafts.wrappers import DraftSwitch
 from specruntime.errors import CapacityExceeded, InvalidArgument, SpecError
 from specruntime.generation import Answer
 from specruntime.guard import token_ids
-from specruntime.params import SamplingParams
-from specruntime.sampling import Sampler
-from specruntime.serving.draft_switch import DraftSwitch
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import Sampler
 from specruntime.serving.prefixes import PrefixCaching, Prefixes
 from specruntime.serving.stepper import Seconds, Turn, Work
 from specruntime.session import Session

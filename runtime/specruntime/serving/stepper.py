@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.generation import Delta
-from specruntime.params import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from specruntime.session import Round
 
 

@@ -3,10 +3,7 @@
 import onnx_ir as ir
 
 from specexport.passes import GraphPass
-from specexport.tensorrt.lowering.anchor_mask import AnchorMask
-from specexport.tensorrt.lowering.fix_batch import FixBatch
-from specexport.tensorrt.lowering.flatten_key import FlattenKey
-from specexport.tensorrt.lowering.fold_scale import FoldScale
+from specexport.tensorrt.lowering.attention_inputs import AnchorMask, FixBatch, FlattenKey, FoldScale
 from specexport.tensorrt.lowering.group_queries import GroupQueries
 from specexport.tensorrt.lowering.split_softcap import SplitSoftcap, split_attention
 

@@ -9,8 +9,8 @@ import pytest
 from specruntime import EngineFailed, SamplingParams, complete
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import Proposal
+from specruntime.drafts.wrappers import DraftSwitch
 from specruntime.serving import BatchStepper, Cancelled, Delivery, Scheduler, Stream, Work
-from specruntime.serving.draft_switch import DraftSwitch
 from tests.runtime.scripted_bundle import scripted_bundle
 from tests.runtime.scripted_engine import Language
 from tests.runtime.stacked_batch import StackedBatch

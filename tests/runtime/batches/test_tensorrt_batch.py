@@ -10,10 +10,10 @@ from specruntime import SamplingParams
 from specruntime.bundle import LoadedBundle
 from specruntime.drafts import Draft
 from specruntime.engines import EngineOptions
-from specruntime.engines.onnx_runtime import OrtEngine
+from specruntime.engines.onnxruntime import OrtEngine
 from specruntime.engines.tensorrt import JIT_CACHE_VARIABLE, TrtEngine
 from specruntime.engines.tensorrt_batch import TrtBatch
-from specruntime.manifest import NgramDraft, Profile
+from specruntime.manifest.schema import NgramDraft, Profile
 from specruntime.serving import BatchStepper, Work, stepper_for
 from tests.runtime.cuda_stand_in import Machine
 from tests.runtime.scripted_engine import scripted_manifest

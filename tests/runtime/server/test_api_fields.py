@@ -21,7 +21,7 @@ from openai.types.chat import chat_completion_content_part_param as parts
 from openai.types.chat import completion_create_params as chat_params
 from pydantic import BaseModel, ValidationError
 
-from specruntime.closed_schema import describe_problem, path_of, worst
+from specruntime.manifest.messages import describe_problem, path_of, worst
 from specruntime.server.schema import (
     ChatMessage,
     ChatRequest,

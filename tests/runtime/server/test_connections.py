@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from specruntime.cli.serve import serve_command
 from specruntime.server.connections import server_config
-from specruntime.server.run import _Draining
+from specruntime.server.main import _Draining
 from specruntime.server.settings import Settings
 from specruntime.server.sse import EventStream
 from specruntime.serving import Scheduler, stepper_for
@@ -285,7 +285,7 @@ def test_a_signal_that_cannot_be_logged_is_obeyed(
         raise RuntimeError("reentrant call inside a buffered writer")
 
     server = _Draining(server_config(Starlette(), Settings("m"), 1), scripted)
-    monkeypatch.setattr("specruntime.server.run.log", broken)
+    monkeypatch.setattr("specruntime.server.main.log", broken)
     server.handle_exit(signal.SIGTERM, None)
     assert server.should_exit and not server.force_exit and not scripted.accepting
     server.handle_exit(signal.SIGTERM, None)

@@ -12,13 +12,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from specruntime.generation import Delta
-from specruntime.params import SamplingParams
-from specruntime.sampling import TokenLogprobs
-from specruntime.server.answers import AnswerShape
+from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.sampler import TokenLogprobs
+from specruntime.server.responses import AnswerShape
 from specruntime.server.schema import ChatRequest, CompletionRequest
 from specruntime.serving.events import Delivery, Figures
 from specruntime.stopping import FinishReason, StopChecker
-from specruntime.text import TextCodec
+from specruntime.text.codec import TextCodec
 from tests.runtime.test_text import open_codec, sentencepiece_like
 from tests.runtime.test_text_after_a_prompt import byte_level_with_words, id_of
 

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from specruntime import Completion, SamplingParams, complete
-from specruntime.text import TextCodec
+from specruntime.text.codec import TextCodec
 from tests.runtime.server.conftest import Running, Serve
 
 MODEL = "tiny-random"

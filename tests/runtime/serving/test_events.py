@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from specruntime.drafts import NOTHING, Proposal
-from specruntime.judgement import corrects
-from specruntime.sampling import SamplingParams
+from specruntime.sampling.params import SamplingParams
 from specruntime.serving.events import authors_of
 from specruntime.session import Round
+from specruntime.verify import corrects
 from tests.runtime.scripted_engine import Bench, Language, reference_decode, target_spec
 from tests.runtime.tree_drafts import BUSHY, STAR, Tree, TreeTableDraft
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from specexport.build import build
-from specexport.recipe import load_recipe
+from specexport.recipe.schema import load_recipe
 from tests.conftest import RECIPES
 
 

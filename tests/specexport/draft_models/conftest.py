@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specexport.checkpoint import Checkpoint
+from specexport.checkpoints.loading import Checkpoint
 from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads, draft_target
 from specexport.draft_models.random_drafts import random_eagle, random_medusa
 

@@ -16,8 +16,8 @@ from specexport.draft_models import (
     load_eagle,
     load_medusa,
     save_draft,
-    writing,
 )
+from specexport.draft_models import saving as writing
 from specexport.draft_models.random_drafts import random_eagle
 from specexport.errors import SourceError
 from tests.specexport.draft_models.draft_files import Weights, require_same, stored_in

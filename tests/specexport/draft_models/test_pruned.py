@@ -8,12 +8,12 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
-from specexport.checkpoint import Checkpoint, load_checkpoint
+from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.cli import main
 from specexport.draft_models import DraftTarget, draft_target
 from specexport.draft_models.pruned import UNSAID, PrunedForCausalLM, load_pruned, save_pruned
 from specexport.errors import CheckpointUnsupported
-from specexport.recipe import ModelDraft, Target, load_recipe
+from specexport.recipe.schema import ModelDraft, Target, load_recipe
 from specexport.training.warm_start import new_small_model
 from tests.conftest import RECIPES
 from tests.specexport.conftest import random_target

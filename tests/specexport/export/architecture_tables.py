@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 from specexport.passes import PassReport
 from specexport.passes.attention_rotary import RotateInAttention
-from specexport.passes.group_query_attention import GroupQueryAttention
-from specexport.passes.packed_attention import PackAttentionInputs
+from specexport.passes.group_query_attention import GroupQueryAttention, PackAttentionInputs
 from tests.conftest import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "architectures.md"

@@ -13,11 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specexport.export import check_supported, freeze_rope, trace_graph
 from specexport.export.support import CacheLayout
-from specexport.graph_files import GRAPH_NAME, save_graph
-from specexport.graph_plan import PLAIN, GraphPlan
+from specexport.graph.files import GRAPH_NAME, save_graph
+from specexport.graph.plan import PLAIN, GraphPlan
 from specexport.passes import GraphPass, PassReport, run_passes
-from specexport.passes.onnxruntime import onnxruntime_passes
-from specexport.passes.planned import plan_passes
+from specexport.passes.pipeline import onnxruntime_passes, plan_passes
 from specexport.quiet import quiet
 from tests.made_once import made_once
 from tests.specexport.export.architectures import EXPORTED, Architecture

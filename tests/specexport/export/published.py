@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from specexport.build import build
 from specexport.quiet import quiet
-from specexport.recipe import load_recipe
+from specexport.recipe.schema import load_recipe
 from specruntime import SamplingParams, generate, open_bundle
 from specruntime.engines import EngineOptions
 

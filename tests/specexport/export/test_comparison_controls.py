@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from specexport.graph_files import GRAPH_NAME, save_graph
+from specexport.graph.files import GRAPH_NAME, save_graph
 from tests.specexport.export.comparison import CAPACITY, Graph, Shape, compare_chain, random_ids, run_eager
 from tests.specexport.export.exported import ONNXRUNTIME, Exported, ExportedArchitectures, random_model
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specexport.export import find_residual_stream, hidden_names, watching
-from specexport.graph_plan import FeatureSpec, GraphPlan
+from specexport.graph.plan import FeatureSpec, GraphPlan
 from tests.specexport.export.architectures import EXPORTED, Architecture
 from tests.specexport.export.comparison import (
     VOCAB_SIZE,

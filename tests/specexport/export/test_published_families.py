@@ -8,10 +8,10 @@ import pytest
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from specexport.checkpoints.refusals import require_attention, require_language_model
 from specexport.errors import CheckpointUnsupported
 from specexport.export import check_config, check_supported
 from specexport.quiet import quiet
-from specexport.refusals import require_attention, require_language_model
 from tests.specexport.export.architecture_tables import require_section
 from tests.specexport.export.published import (
     CHECKPOINT,

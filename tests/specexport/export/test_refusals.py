@@ -16,7 +16,7 @@ from specexport.export.adapter import (
     window_attention_mask,
     window_inputs,
 )
-from specexport.export.trace_errors import unsupported
+from specexport.export.tracer import unsupported
 from specexport.quiet import quiet
 from tests.specexport.export.architectures import EXPORTED
 from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from specexport.export.adapter import WINDOW_PROPERTY
-from specexport.graph_files import GRAPH_NAME, save_graph
+from specexport.graph.files import GRAPH_NAME, save_graph
 from specexport.passes import PassReport, run_passes
 from specexport.passes.group_query_attention import GroupQueryAttention
 from tests.specexport.export.comparison import Graph, Shape, compare_chain

@@ -13,8 +13,8 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from specexport.export import find_residual_stream
-from specexport.graph_files import GRAPH_NAME
-from specexport.graph_plan import GraphPlan
+from specexport.graph.files import GRAPH_NAME
+from specexport.graph.plan import GraphPlan
 from specexport.passes.layer_path import AddDraftPath, KeepLayers, full_outputs, path_outputs, shared_layers
 from tests.specexport.export.architectures import EXPORTED, Architecture
 from tests.specexport.export.comparison import (

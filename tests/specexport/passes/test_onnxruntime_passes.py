@@ -8,12 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from specexport.graph_files import GRAPH_NAME, save_graph
+from specexport.graph.files import GRAPH_NAME, save_graph
 from specexport.passes import PassReport, run_passes
 from specexport.passes.attention_rotary import RotateInAttention
-from specexport.passes.flat_heads import FlattenHeads
-from specexport.passes.packed_attention import PackAttentionInputs
-from specexport.passes.unused_inputs import DropUnusedInputs
+from specexport.passes.cleanup import DropUnusedInputs
+from specexport.passes.group_query_attention import FlattenHeads, PackAttentionInputs
 from tests.specexport.export.comparison import Graph, Shape, chain_step, fill_cache
 from tests.specexport.export.exported import CANONICAL, ONNXRUNTIME, Exported, ExportedArchitectures, lowering
 

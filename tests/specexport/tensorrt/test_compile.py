@@ -9,10 +9,17 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from specexport.graph_plan import FeatureSpec, GraphPlan
+from specexport.graph.plan import FeatureSpec, GraphPlan
 from specexport.passes import run_passes
-from specexport.tensorrt.compile import LAYERS_NAME, CompiledEngine, CompileRequest, compile_engine
-from specexport.tensorrt.errors import CompileFailed, OperatorUnsupported, WorkspaceTooSmall
+from specexport.tensorrt.compile import (
+    LAYERS_NAME,
+    CompiledEngine,
+    CompileFailed,
+    CompileRequest,
+    OperatorUnsupported,
+    WorkspaceTooSmall,
+    compile_engine,
+)
 from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.lowering import split_attention_names, tensorrt_passes
 from specexport.tensorrt.options import TensorRTBackend

@@ -14,27 +14,33 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from specexport.canonical_graph import CanonicalGraph, export_canonical
-from specexport.checkpoint import load_checkpoint
-from specexport.compiled_graph import CompiledGraph, compile_graph
+from specexport.cache.entries import CACHE_VARIABLE
+from specexport.checkpoints.loading import load_checkpoint
 from specexport.errors import CheckpointUnsupported, FidelityError
-from specexport.fidelity_stage import check_fidelity, require_fidelity
-from specexport.graph_files import GRAPH_NAME, target_profiles
+from specexport.graph.canonical import CanonicalGraph, export_canonical
+from specexport.graph.compiled import CompiledGraph, compile_graph
+from specexport.graph.files import GRAPH_NAME, target_profiles
+from specexport.parity.fidelity import check_fidelity, require_fidelity
 from specexport.passes import run_passes
 from specexport.passes.emulate_four_bits import EmulateFourBits
-from specexport.recipe import RandomSource, Target
-from specexport.recipe_weights import EngineWeights, Fidelity, RunningText
-from specexport.sources.cache import CACHE_VARIABLE
+from specexport.recipe.schema import RandomSource, Target
+from specexport.recipe.weights import EngineWeights, Fidelity, RunningText
 from specexport.tensorrt import machine
+from specexport.tensorrt.build_engine import compile_tensorrt, read_report
 from specexport.tensorrt.machine import check_machine, require_modelopt
 from specexport.tensorrt.options import TensorRTBackend
-from specexport.tensorrt.stage import compile_tensorrt, read_report
-from specexport.tensorrt.weights.numbers import Fp8Linear, Int4Linear, Linear, Nvfp4Linear
+from specexport.tensorrt.weights.build_weights import store_engine_weights
 from specexport.tensorrt.weights.quantise import quantise_linear
-from specexport.tensorrt.weights.stage import store_engine_weights
-from specexport.tensorrt.weights.store import StoreEngineWeights, stored_layers
+from specexport.tensorrt.weights.store import (
+    Fp8Linear,
+    Int4Linear,
+    Linear,
+    Nvfp4Linear,
+    StoreEngineWeights,
+    stored_layers,
+)
 from specruntime.errors import BackendIncompatible, BackendMissing
-from specruntime.tensorrt_spec import TensorRTEngine
+from specruntime.manifest.tensorrt import TensorRTEngine
 from tests.specexport.conftest import TINY_SIZES, random_target
 
 pytest.importorskip("tensorrt_rtx")

@@ -2,8 +2,8 @@
 
 import json
 
+from specexport.tensorrt.engine_report import NetworkFacts, judge
 from specexport.tensorrt.layers import parse_inspection, parse_listing
-from specexport.tensorrt.report import NetworkFacts, judge
 
 LISTING = (
     "Layers:\n"

@@ -7,9 +7,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specexport.export import check_supported, trace_graph
-from specexport.graph_plan import PLAIN, GraphPlan
+from specexport.graph.plan import PLAIN, GraphPlan
 from specexport.passes import run_passes
-from specexport.passes.planned import plan_passes
+from specexport.passes.pipeline import plan_passes
 
 CAPACITY = 128
 VOCAB = 250  # of 256: the tail is padding

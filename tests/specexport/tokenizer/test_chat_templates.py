@@ -7,15 +7,15 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
-from specexport import checkpoint
+from specexport.checkpoints import loading as checkpoint
+from specexport.checkpoints.random_model import byte_tokenizer
 from specexport.errors import CheckpointUnsupported
-from specexport.recipe import Target
-from specexport.sources.byte_tokenizer import byte_tokenizer
+from specexport.recipe.schema import Target
 from specexport.tokenizer.chat_templates import check_chat_template
 from specexport.tokenizer.files import describe_tokenizer
-from specruntime.chat_template import ChatTemplate
 from specruntime.errors import InvalidArgument
-from specruntime.text import TextCodec
+from specruntime.text.chat_template import ChatTemplate
+from specruntime.text.codec import TextCodec
 
 EACH = "{% for message in messages %}"
 GENERATION = (

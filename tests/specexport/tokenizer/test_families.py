@@ -9,10 +9,10 @@ import torch
 
 import specruntime
 from specexport.build import build
-from specexport.checkpoint import load_checkpoint
-from specexport.recipe import Recipe, Target
+from specexport.checkpoints.loading import load_checkpoint
+from specexport.recipe.schema import Recipe, Target
 from specexport.tokenizer.files import describe_tokenizer
-from specruntime.text import TextCodec
+from specruntime.text.codec import TextCodec
 from tests.specexport.tokenizer.families import BUILT, CASES, Case
 
 NAMED = {case.name: case for case in CASES}

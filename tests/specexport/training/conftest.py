@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from specexport.checkpoint import Checkpoint, load_checkpoint
-from specexport.recipe import Recipe, load_recipe
+from specexport.checkpoints.loading import Checkpoint, load_checkpoint
+from specexport.recipe.schema import Recipe, load_recipe
 from specexport.training.kinds import Kind, Shape
 from specexport.training.loop import Plan
+from specexport.training.pipeline import Order
 from specexport.training.prompts_file import append_prompts
-from specexport.training.run import Order
 
 RECIPE = """
 name: tiny

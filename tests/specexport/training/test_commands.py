@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specexport.cli import main
-from specexport.recipe import MedusaDraft, load_recipe
+from specexport.recipe.schema import MedusaDraft, load_recipe
 from specexport.training.prompts_file import append_prompts, read_prompts
 from tests.specexport.training.conftest import RECIPE
 
@@ -155,7 +155,7 @@ def test_what_a_config_rules_out_is_refused_before_the_weights_are_read(
     prompts: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from specexport.training import run as training
+    from specexport.training import pipeline as training
 
     monkeypatch.setattr(training, "load_checkpoint", None)
     recipe_file.write_text(RECIPE.replace(*change))
@@ -168,8 +168,8 @@ def test_what_a_config_rules_out_is_refused_before_the_weights_are_read(
 def test_write_prompts_refuses_a_target_without_a_chat_template_before_its_weights_are_read(
     recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specexport.checkpoint.load_checkpoint", None)
-    monkeypatch.setattr("specexport.sources.byte_tokenizer.CHAT_TEMPLATE", None)
+    monkeypatch.setattr("specexport.checkpoints.loading.load_checkpoint", None)
+    monkeypatch.setattr("specexport.checkpoints.random_model.CHAT_TEMPLATE", None)
     done = run("write-prompts", recipe_file, "--count", "1", "-o", tmp_path / "out.jsonl")
     assert done.exit_code == 1, done.output
     assert "found a target without a chat template" in done.stderr

@@ -11,15 +11,15 @@ import pytest
 from transformers import AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaModel
 
-from specexport.checkpoint import Checkpoint, known_config, known_tokenizer
+from specexport.checkpoints.loading import Checkpoint, known_config, known_tokenizer
 from specexport.errors import CheckpointUnsupported, TrainingRefused
-from specexport.recipe import Recipe, load_recipe
-from specexport.training import run
+from specexport.recipe.schema import Recipe, load_recipe
+from specexport.training import pipeline as run
 from specexport.training.decoding import require_decodable
 from specexport.training.kinds import Kind
+from specexport.training.pipeline import ANSWERS, Order, Reports, train_draft
 from specexport.training.prompt_codec import PromptCodec
 from specexport.training.prompts_file import Conversation, append_prompts, read_prompts, read_training_text
-from specexport.training.run import ANSWERS, Order, Reports, train_draft
 from tests.specexport.training.conftest import RECIPE
 
 END = 256

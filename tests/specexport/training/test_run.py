@@ -10,7 +10,7 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specexport.checkpoint import Checkpoint, load_checkpoint
+from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.draft_models import (
     Eagle3Draft,
     MedusaConfig,
@@ -24,18 +24,18 @@ from specexport.draft_models import (
 from specexport.draft_models.pruned import load_pruned
 from specexport.draft_models.random_drafts import random_eagle
 from specexport.errors import SourceError, TrainingRefused
-from specexport.recipe import Recipe, load_recipe
-from specexport.training import batches, loop, precision
+from specexport.recipe.schema import Recipe, load_recipe
+from specexport.training import batching as batches
+from specexport.training import loop
+from specexport.training import target as precision
 from specexport.training.answers import AnswerProgress
-from specexport.training.batches import Batch
-from specexport.training.eagle3 import Eagle3Task
+from specexport.training.batching import Batch
 from specexport.training.features import stored_setup
 from specexport.training.kinds import Kind, Shape, new_training
 from specexport.training.loop import Plan, Progress
-from specexport.training.medusa import MedusaTask, new_medusa
-from specexport.training.objective import Teacher, TeacherRows
+from specexport.training.objectives import Eagle3Task, MedusaTask, Teacher, TeacherRows, new_medusa
+from specexport.training.pipeline import ANSWERS, Order, Reports, train_draft
 from specexport.training.prompts_file import append_prompts
-from specexport.training.run import ANSWERS, Order, Reports, train_draft
 from specexport.training.warm_start import change_vocabulary, new_eagle3
 from tests.scripted_clock import ScriptedClock
 from tests.specexport.training.conftest import RECIPE

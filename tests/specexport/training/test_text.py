@@ -7,17 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from specexport.checkpoint import Checkpoint
+from specexport.checkpoints.loading import Checkpoint
 from specexport.errors import TrainingRefused
 from specexport.training import questions
-from specexport.training.answers import AnswerProgress, answer_prompts
+from specexport.training.answers import (
+    AnswerProgress,
+    Dialogue,
+    answer_prompts,
+    append_dialogues,
+    read_dialogues,
+)
 from specexport.training.decoding import Request, SlotDecoder
-from specexport.training.dialogues import Dialogue, append_dialogues, read_dialogues
 from specexport.training.features import FeatureStore, Setup, Span, add_features
-from specexport.training.kinds import tapped_layers
+from specexport.training.kinds import most_frequent, tapped_layers
 from specexport.training.prompt_codec import PromptCodec
 from specexport.training.prompts_file import OVERLAP_WORDS, Excluded, append_prompts, read_prompts
-from specexport.training.vocabulary import most_frequent
 from tests.conftest import RECIPES
 
 SETUP = Setup("tiny", 32, (2, 3))

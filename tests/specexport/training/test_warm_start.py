@@ -18,9 +18,8 @@ from specexport.draft_models import (
     save_draft,
 )
 from specexport.export import find_residual_stream, watching
-from specexport.training.batches import Batch
-from specexport.training.eagle3 import Eagle3Task
-from specexport.training.objective import Teacher
+from specexport.training.batching import Batch
+from specexport.training.objectives import Eagle3Task, Teacher
 from specexport.training.warm_start import draft_layer, new_eagle3
 
 SIZES = {

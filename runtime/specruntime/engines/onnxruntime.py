@@ -1,0 +1,340 @@
+"""ONNX Runtime behind the engine protocol: one session, one set of bound host buffers per profile.
+
+Every input and output is bound by address once, when a context is made. A KV cache is bound as past and as present,
+so the kernels write it in place.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.engines import EngineOptions
+from specruntime.engines.cores import usable_cores
+from specruntime.engines.layout import no_logits
+from specruntime.engines.onnx_batch import OrtBatch
+from specruntime.engines.onnx_buffers import (
+    BoundProfile,
+    GrownMemory,
+    allocate_slabs,
+    copy_rows,
+    first_line,
+    is_shortage,
+    move_rows,
+)
+from specruntime.engines.prepacked import choose
+from specruntime.engines.protocol import Context, Window
+from specruntime.errors import (
+    BackendIncompatible,
+    BackendMissing,
+    InvalidArgument,
+    OutOfMemory,
+    WrongState,
+)
+from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, TensorSpec
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(bool)": "bool",
+}
+
+
+def check_signature(session: Any, spec: GraphSpec, file: str) -> None:
+    """Raises `BackendIncompatible` naming the tensor and what either side says of it.
+
+    `file` is the graph's own, or that of a profile's path: such a file has the outputs that its profiles fill, and of
+    the inputs those its path reads. Where paths have files, the graph's own leaves out what only they fill.
+    """
+    paths = [profile for profile in spec.profiles if profile.file is not None]
+    own = [profile for profile in spec.profiles if (profile.file or spec.file) == file]
+    filled = [t for t in spec.outputs if any(p.computes(t.name) for p in own)] if paths else spec.outputs
+    for kind, values, tensors in (
+        ("input", session.get_inputs(), spec.inputs),
+        ("output", session.get_outputs(), filled),
+    ):
+        found = {value.name: value for value in values}
+        listed = {tensor.name: tensor for tensor in tensors}
+        difference = found.keys() ^ listed.keys()
+        if kind == "input" and file != spec.file:
+            difference = found.keys() - listed.keys()
+        if difference:
+            raise BackendIncompatible(
+                f"{file} and the manifest disagree on {kind}s: {', '.join(sorted(difference))}; build the bundle again"
+            )
+        for name, value in found.items():
+            _check_value(file, spec, listed[name], value.type, value.shape)
+
+
+def _check_value(
+    file: str, spec: GraphSpec, tensor: TensorSpec, dtype: str, shape: Sequence[int | str | None]
+) -> None:
+    found, expected = _DTYPES.get(dtype, dtype), tensor.dtype
+    if found != expected:
+        raise _mismatch(file, tensor.name, found, expected)
+    sizes = [spec.batch if size == "B" else size for size in tensor.shape]
+    fits = len(shape) == len(sizes) and all(map(_agree, shape, sizes))
+    if not fits:
+        raise _mismatch(file, tensor.name, str(list(shape)), str(list(tensor.shape)))
+
+
+def _agree(found: int | str | None, listed: int | str) -> bool:
+    """A size the file leaves open fits any; a fixed one fits itself alone, not a window's varying width."""
+    return not isinstance(found, int) or found == listed
+
+
+def _mismatch(file: str, name: str, found: str, expected: str) -> BackendIncompatible:
+    return BackendIncompatible(
+        f"{file} and the manifest disagree on {name}: found {found} in the file, {expected} in the manifest; "
+        "build the bundle again"
+    )
+
+
+_MADV_DONTNEED = 4
+_SMAPS = Path("/proc/self/smaps")
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """One mapped range of a file; `modified` when it holds pages that differ from the file."""
+
+    start: int
+    end: int
+    offset: int
+    path: str
+    modified: bool
+
+    def begins_in_last(self, count: int) -> bool:
+        """Whether it begins in the last `count` bytes of its file; not where the file is gone."""
+        try:
+            return count > 0 and self.offset >= Path(self.path).stat().st_size - count
+        except OSError:
+            return False
+
+
+def release_mapped_pages(directory: Path, packed: int = 0) -> None:
+    """Drops the resident pages of every unmodified mapping of a file under `directory`; on Linux, else nothing.
+
+    Pages of mappings that begin in the last `packed` bytes of a file stay.
+    """
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    prefix = f"{directory.resolve()}/"
+    for mapping in list(file_mappings()):
+        if mapping.path.startswith(prefix) and not mapping.modified and not mapping.begins_in_last(packed):
+            size = ctypes.c_size_t(mapping.end - mapping.start)
+            libc.madvise(ctypes.c_void_p(mapping.start), size, _MADV_DONTNEED)
+
+
+def file_mappings() -> Iterator[MappedFile]:
+    """The files mapped into this process. A mapping with anonymous pages has been written to (copy on write)."""
+    found: list[str] = []
+    for line in _SMAPS.read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if not fields[0].endswith(":"):
+            found = fields
+        elif fields[0] == "Anonymous:" and len(found) == 6:
+            start, end = (int(edge, 16) for edge in found[0].split("-"))
+            yield MappedFile(start, end, int(found[2], 16), found[5], modified=int(fields[1]) > 0)
+
+
+_PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
+
+
+class OrtEngine:
+    """Weights and compiled graph; `run` of different contexts may overlap."""
+
+    def __init__(self, spec: GraphSpec, root: Path, options: EngineOptions) -> None:
+        entry = spec.engine
+        assert isinstance(entry, OnnxRuntimeEngine), "open_engine chooses the backend by the entry's kind"
+        ort = import_onnxruntime()
+        _require_version(ort.__version__, entry.minimum_version, spec.file)
+        self.spec = spec
+        provider = options.provider or entry.provider
+        providers = _providers(ort, provider)
+        packed = choose(entry.prepacked, ort.__version__, provider=provider, copied=options.copy_weights)
+        self._sessions: dict[
+            str, Any
+        ] = {}  # by file: the graph's own, and paths that run without the rest of it
+        copied = _weight_files(spec, root)
+        for file in dict.fromkeys((spec.file, *(p.file for p in spec.profiles if p.file is not None))):
+            settings = _session_options(ort, entry, options)
+            if options.profile_to is not None:
+                settings.enable_profiling = True
+                settings.profile_file_prefix = f"{options.profile_to}-{len(self._sessions)}"
+            if file != spec.file:
+                # Packed copies of weights would be private to the session; unpacked they are the mapped file's pages.
+                settings.add_session_config_entry("session.disable_prepacking", "1")
+            loaded = file
+            if file == spec.file and packed is not None:  # a graph that was optimised at build
+                loaded = packed.file
+                settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            self._sessions[file] = _load(
+                ort, root / loaded, loaded, settings, providers, copied if options.copy_weights else ()
+            )
+            check_signature(self._sessions[file], spec, file)
+        self._grown = GrownMemory()
+        release_mapped_pages(root / spec.weights_directory, packed.bytes if packed is not None else 0)
+
+    def new_context(self) -> "OrtContext":
+        if not self._sessions:
+            raise WrongState("the engine is closed; open the bundle again")
+        return OrtContext(self._sessions, self.spec.for_one(), self._grown)
+
+    def new_batch(self, rows: int) -> OrtBatch:
+        if not self._sessions:
+            raise WrongState("the engine is closed; open the bundle again")
+        return OrtBatch(self._sessions, self.spec, rows, self._grown)
+
+    def end_profiling(self) -> dict[str, Path]:
+        """Stops the profile asked for by `EngineOptions.profile_to`; the JSON file it wrote, by the graph's file."""
+        return {file: Path(session.end_profiling()) for file, session in self._sessions.items()}
+
+    def close(self) -> None:
+        self._sessions = {}
+
+
+class OrtContext:
+    """One session's KV cache and staging buffers in host memory. Not thread-safe."""
+
+    def __init__(self, sessions: Mapping[str, Any], spec: GraphSpec, grown: GrownMemory) -> None:
+        """Allocates the buffers, runs what `grown` lacks on them, then zeroes the cache."""
+        self.spec = spec
+        self.replays: dict[str, int] = {}
+        self._slabs = allocate_slabs(spec)
+        self._cache = {name: slab[i] for names, slab in self._slabs for i, name in enumerate(names)}
+        self._bound = {
+            p.name: BoundProfile(sessions[p.file or spec.file], spec, p, self._cache) for p in spec.profiles
+        }
+        grown.grow(spec, [(p, 1) for p in spec.profiles], lambda profile, _: self._bound[profile.name].run())
+        self.zero()
+
+    def window(self, profile: str) -> Window:
+        return self._bound[profile].window
+
+    def run(self, window: Window) -> None:
+        if not self._bound:
+            raise WrongState("the context is closed; take a new session")
+        self._bound[window.profile.name].run()
+
+    def logits(self, window: Window) -> NDArray[np.float32]:
+        logits = self._bound[window.profile.name].logits
+        if logits is None:
+            raise no_logits(self.spec, window.profile)
+        return logits
+
+    def keep(self, start: int, rows: NDArray[np.int64]) -> None:
+        move_rows([slab for _, slab in self._slabs], start, rows)
+
+    def copy_rows(self, source: Context, count: int) -> None:
+        assert isinstance(source, OrtContext), "contexts of one engine are of one kind"
+        copy_rows(self._cache, source._cache, count)
+
+    def cache(self) -> dict[str, NDArray[np.generic]]:
+        return dict(self._cache)
+
+    def zero(self) -> None:
+        for _, slab in self._slabs:
+            slab.fill(0)
+
+    def close(self) -> None:
+        self._bound = {}
+        self._cache = {}
+        self._slabs = []
+
+
+def import_onnxruntime() -> Any:
+    # The library's wheels report usage unless told not to; whoever wants that sets the variable to 0.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendMissing(
+            f"onnxruntime is not installed ({error}): pip install 'specruntime[ort]' (or [ort-gpu])"
+        ) from error
+    return onnxruntime
+
+
+def _weight_files(spec: GraphSpec, root: Path) -> list[tuple[str, Path]]:
+    """The weight files of a graph, by the names that it gives them: relative to its own directory."""
+    directory = (root / spec.file).parent
+    found = [root / name for name in spec.weights] or [
+        each for each in sorted(directory.iterdir()) if each.suffix != ".onnx"
+    ]
+    return [(each.relative_to(directory).as_posix(), each) for each in found]
+
+
+def _load(
+    ort: Any,
+    path: Path,
+    file: str,
+    settings: Any,
+    providers: list[str],
+    copied: Sequence[tuple[str, Path]],
+) -> Any:
+    """The library's session of a graph file. Its weights are mapped, or, of the files `copied`, in its own memory."""
+    try:
+        if copied:
+            contents = [np.memmap(each, np.uint8, "r") for _, each in copied]
+            settings.add_external_initializers_from_files_in_memory(
+                [name for name, _ in copied], contents, [content.nbytes for content in contents]
+            )
+        # Without the fallback a failed load is not tried again, nor told on standard output.
+        return ort.InferenceSession(path, settings, providers=providers, enable_fallback=0)
+    except Exception as error:
+        if is_shortage(error):
+            raise OutOfMemory(
+                f"onnxruntime found no memory to load {file}: close other programs, or raise the limit of this one"
+            ) from error
+        raise BackendIncompatible(
+            f"onnxruntime {ort.__version__} cannot load {file}: {first_line(error)}; build the bundle again "
+            "with the onnxruntime of this host, or install the version named in build.json"
+        ) from error
+
+
+def _require_version(found: str, needed: str, file: str) -> None:
+    if _version_key(found) < _version_key(needed):
+        raise BackendIncompatible(
+            f"onnxruntime {found} is installed, {file} needs {needed} or newer: pip install 'onnxruntime>={needed}'"
+        )
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+
+
+def _session_options(ort: Any, entry: OnnxRuntimeEngine, options: EngineOptions) -> Any:
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
+    settings.intra_op_num_threads = options.threads or entry.threads or usable_cores()
+    settings.inter_op_num_threads = 1
+    if not options.spinning:
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return settings
+
+
+def _providers(ort: Any, provider: str) -> list[str]:
+    if provider not in _PROVIDERS:
+        raise InvalidArgument(f"provider {provider!r} is unknown; expected one of {', '.join(_PROVIDERS)}")
+    name = _PROVIDERS[provider]
+    available = ort.get_available_providers()
+    if name not in available:
+        raise BackendMissing(
+            f"this onnxruntime has no {name} (it has {', '.join(available)}): pip install 'specruntime[ort-gpu]', or "
+            "open the bundle with provider 'cpu'"
+        )
+    return [name] if provider == "cpu" else [name, _PROVIDERS["cpu"]]

@@ -1,0 +1,208 @@
+"""Feeding token ids into a context: which profile, what its staging buffers hold, which row answers.
+
+The one place that knows that a window never writes past the cache, that padding goes to the end, how the rows of a
+profile line up with the tokens fed, and what a tree's rows see. Target and draft models both feed through it. Batch 1.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime import clock
+from specruntime.engines.protocol import Context, Window
+from specruntime.errors import InvalidArgument
+from specruntime.manifest.schema import GraphSpec, Profile
+from specruntime.statistics import EngineTally
+
+# What one more row of a window costs, in launches of width 1, whose time goes into reading the weights. Measured with
+# SmolLM2-135M on two CPU cores, widths 4 to 128; it only orders the ways to cut a prompt into windows.
+ROW_COST = 1 / 12
+
+
+EachWindow = Callable[[Window, int, int], None]  # (window, its offset in the cache, ids it held)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The judged rows of the last run: row `first + i` scores the token after the i-th judged id."""
+
+    window: Window
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedTree:
+    """The tree that a window's mask shows: `key` are the bytes of its parents."""
+
+    key: bytes
+    depths: NDArray[np.int64]  # [W]
+
+
+class Feeder:
+    """Writes windows of committed or drafted ids into one context and runs them."""
+
+    def __init__(self, context: Context) -> None:
+        """Raises `InvalidArgument` for a graph whose batch or profiles this loop cannot drive."""
+        spec = context.spec
+        _refuse_unsupported(spec)
+        self.context = context
+        self.capacity = spec.capacity
+        self.vocab_size = spec.vocab_size
+        self.tally = EngineTally()
+        usable = [profile for profile in spec.profiles if profile.computes("top_ids")]
+        by_width = sorted(usable, key=lambda profile: (profile.width, profile.rows))
+        self._windows = [context.window(profile.name) for profile in by_width]
+        self._judging = [window for window in self._windows if window.profile.rows == window.profile.width]
+        self._offsets = np.arange(by_width[-1].width, dtype=np.int64)
+        self._trees: dict[str, _StagedTree] = {}  # by profile, where the window's mask is not a chain's
+        for window in self._windows:
+            _stage_constants(window)
+
+    def judged_limit(self, start: int) -> int:
+        """The most rows one window can judge at cache offset `start`; 0 when the cache is full."""
+        room = self.capacity - start
+        return max((w.profile.width for w in self._judging if w.profile.width <= room), default=0)
+
+    def feed(self, ids: NDArray[np.int64], start: int, each: EachWindow | None = None) -> Rows:
+        """Feeds ids [n] at cache offset `start` in as many windows as they need; judges the last id. n >= 1.
+
+        `each` is called after every window with the window, its offset and how many ids it held.
+        """
+        assert 1 <= len(ids) <= self.capacity - start, "sessions and drafts never feed past the cache"
+        while True:
+            window = self._chunk_window(start, len(ids))
+            width = window.profile.width
+            rows = self._run(window, ids[:width], start, judged=1)
+            if each is not None:
+                each(window, start, min(len(ids), width))
+            if len(ids) <= width:
+                return rows
+            ids, start = ids[width:], start + width
+
+    def judge(self, ids: NDArray[np.int64], start: int, parents: NDArray[np.int64] | None = None) -> Rows:
+        """Feeds ids [n] at cache offset `start` in one window and judges each; n <= `judged_limit(start)`.
+
+        `parents` [n - 1]: the window row under which each id after the first hangs, an earlier one; None: a chain.
+        Raises `InvalidArgument` for a tree where the graph judges chains only.
+        """
+        assert len(ids) <= self.judged_limit(start), "drafts keep to the room they are given"
+        window = next(w for w in self._judging if w.profile.width >= len(ids))
+        return self._run(window, ids, start, judged=len(ids), parents=parents)
+
+    def _chunk_window(self, start: int, count: int) -> Window:
+        """The next window to feed `count` ids with: of the widths that fit, the one estimated to finish first."""
+        room = self.capacity - start
+        fitting = [window for window in self._windows if window.profile.width <= room]
+        if count == 1:
+            return fitting[0]
+
+        def launch(rows: int) -> float:
+            width = next(window.profile.width for window in fitting if window.profile.width >= rows)
+            return 1 + ROW_COST * width
+
+        def finish(window: Window) -> float:
+            width = window.profile.width
+            full, rest = divmod(count, width)
+            return full * launch(width) + (launch(rest) if rest else 0)
+
+        return min(fitting, key=finish)
+
+    def _run(
+        self,
+        window: Window,
+        ids: NDArray[np.int64],
+        start: int,
+        judged: int,
+        parents: NDArray[np.int64] | None = None,
+    ) -> Rows:
+        """Stages ids [n <= W] and zeros behind them, runs, and says where the last `judged` rows are."""
+        count = len(ids)
+        window.input_ids[0, :count] = ids
+        window.input_ids[0, count:] = 0
+        np.add(self._depths(window, parents), start, out=window.position_ids[0])
+        window.cache_length[0] = start
+        if window.query_lengths is not None:
+            window.query_lengths[0] = count
+        if window.profile.rows == 1:
+            window.logits_rows[0, 0] = count - 1
+        run_counted(self.context, window, self.tally)
+        return Rows(window, 0 if window.profile.rows == 1 else count - judged, judged)
+
+    def _depths(self, window: Window, parents: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        """[W] the depth of each row; stages the mask where it is another than that of the window's last run."""
+        name, width = window.profile.name, window.profile.width
+        staged = self._trees.get(name)
+        if parents is None:
+            if staged is not None:
+                _stage_constants(window)
+                del self._trees[name]
+            return self._offsets[:width]
+        key = parents.tobytes()
+        if staged is None or staged.key != key:
+            if window.window_mask is None:
+                raise InvalidArgument(
+                    f"{self.context.spec.file} has no window_mask, so it judges chains and no trees: "
+                    "build the bundle with a tree in its recipe"
+                )
+            staged = self._trees[name] = _stage_tree(window.window_mask[0], parents, key)
+        return staged.depths
+
+    def logits(self, rows: Rows) -> NDArray[np.float32]:
+        """[count, vocab] of the judged rows, without the vocabulary's padding; valid until the next run."""
+        return self.context.logits(rows.window)[0, rows.first : rows.first + rows.count, : self.vocab_size]
+
+    def top_ids(self, rows: Rows) -> NDArray[np.int64]:
+        """[count] argmax of the judged rows; valid until the next run."""
+        return rows.window.top_ids[0, rows.first : rows.first + rows.count]
+
+
+def run_counted(context: Context, window: Window, tally: EngineTally) -> None:
+    """Runs a staged window and books the call, its seconds and whether a captured graph was replayed."""
+    profile = window.profile.name
+    replayed, started = context.replays.get(profile, 0), clock.now()
+    context.run(window)
+    tally.add(profile, clock.now() - started, replayed=context.replays.get(profile, 0) > replayed)
+
+
+def _refuse_unsupported(spec: GraphSpec) -> None:
+    """Raises `InvalidArgument` for what this loop does not drive: many sequences, and profiles without a row rule."""
+    if spec.batch != 1:
+        raise InvalidArgument(
+            f"{spec.file} is bound for {spec.batch} sequences, expected 1: a session decodes one; take one lane of "
+            "`LoadedBundle.new_batch` for each"
+        )
+    odd = [profile for profile in spec.profiles if profile.rows not in (1, profile.width)]
+    if odd:
+        raise InvalidArgument(
+            f"{spec.file}: {_described(odd)} must have one row or as many rows as its width"
+        )
+    if not any(profile.width == 1 and profile.computes("top_ids") for profile in spec.profiles):
+        raise InvalidArgument(
+            f"{spec.file} has {_described(spec.profiles)}: a profile of width 1 is needed for the last cache rows"
+        )
+
+
+def _described(profiles: Iterable[Profile]) -> str:
+    return ", ".join(f"profile {p.name!r} ({p.width} wide, {p.rows} rows)" for p in profiles) or "no profile"
+
+
+def _stage_constants(window: Window) -> None:
+    """Writes what never changes for a chain: row i sees window nodes 0..i, and each row answers for itself."""
+    if window.window_mask is not None:
+        window.window_mask[0] = np.tri(window.profile.width, dtype=np.bool_)
+    if window.profile.rows > 1:
+        window.logits_rows[0] = np.arange(window.profile.rows)
+
+
+def _stage_tree(mask: NDArray[np.bool_], parents: NDArray[np.int64], key: bytes) -> _StagedTree:
+    """Writes mask [W, W]: row i sees itself and its ancestors; rows behind the tree are padding and stay a chain's."""
+    width = len(mask)
+    mask[:] = np.tri(width, dtype=np.bool_)
+    depths = list(range(width))
+    for row, parent in enumerate(parents.tolist(), start=1):
+        mask[row, :row] = mask[parent, :row]
+        depths[row] = depths[parent] + 1
+    return _StagedTree(key, np.array(depths, dtype=np.int64))

@@ -1,0 +1,350 @@
+"""`LLM`: one line from a bundle, or from checkpoints, to answers, with the names that users of vLLM know.
+
+Owns how prompts and options become work, and nothing of how it is scheduled.
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import entry_points
+from itertools import count
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+
+from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.engines import EngineOptions
+from specruntime.errors import BackendMissing, InvalidArgument
+from specruntime.generation import Delta
+from specruntime.llm.outputs import RequestOutput, new_output
+from specruntime.manifest.messages import one_of
+from specruntime.manifest.schema import MANIFEST_NAME
+from specruntime.sampling.params import SamplingParams, shown
+from specruntime.serving import AsyncStream, PrefixCaching, Scheduler, Stream, Work, collect, stepper_for
+from specruntime.text.chat_template import Message
+from specruntime.text.codec import TextCodec
+
+GROUP = "specruntime.llm.engine"
+
+
+def build_bundle(
+    model: str, speculative_config: Mapping[str, Any] | None, dtype: str | None, max_model_len: int | None
+) -> Path:
+    """The path of a bundle that the first builder installed here makes or has made of these.
+
+    Raises `BackendMissing` where none is installed, and whatever the builder raises.
+    """
+    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    if not found:
+        raise BackendMissing(
+            f"{model} is no bundle (a directory with manifest.json), and nothing installed here can build one of it: "
+            "install specexport, or build the bundle on another host with `specexport build`"
+        )
+    builder = found[0].load()
+    built = builder(
+        model=model, speculative_config=speculative_config, dtype=dtype, max_model_len=max_model_len
+    )
+    return Path(built)
+
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+Progress = bool | Callable[..., Any]  # no bar, tqdm's own, or one made by a callable with tqdm's interface
+_OPTIONS = (
+    "speculative_config", "dtype", "max_model_len", "max_num_seqs", "speculate_up_to", "prefix_caching",
+    "threads", "provider", "verify",
+)  # fmt: skip
+_PROMPT_KEYS = ("prompt", "prompt_token_ids")
+_QUEUE = 1_000_000  # a caller's own list of prompts is bounded by the caller
+
+
+class _Served:
+    """A loaded bundle and its scheduler. A context manager; closing it ends what still runs."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        speculative_config: Mapping[str, Any] | None = None,
+        dtype: str | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int | None = None,
+        speculate_up_to: int | None = None,
+        prefix_caching: PrefixCaching = "exact",
+        threads: int | None = None,
+        provider: str | None = None,
+        verify: bool = True,
+        **unknown: object,
+    ) -> None:
+        """Opens the bundle at `model`, or builds one where `model` names a checkpoint.
+
+        `speculative_config`, `dtype` and `max_model_len` describe a bundle to be built: what drafts, the precision and
+        the KV capacity. `max_num_seqs` prompts are answered at the same time (default: as many as one launch of the
+        engine holds); each has its own caches. While more than `speculate_up_to` of them decode in one
+        launch nobody drafts (default: whatever was measured to be faster). A prompt that begins as another one or as an
+        answer did takes over its cache rows: `prefix_caching` is "exact", "all" (below fp32 too, where rounding may
+        then differ) or "off". `threads`, `provider` and `verify` as in
+        `EngineOptions` and `open_bundle`. Raises `InvalidArgument` for an unknown or unusable option,
+        `BackendMissing` where nothing can build, and what `open_bundle` raises.
+        """
+        for name in unknown:
+            raise InvalidArgument(f"{name} is no option of LLM, {one_of(name, _OPTIONS)}")
+        if max_num_seqs is not None and max_num_seqs < 1:
+            raise InvalidArgument(f"max_num_seqs is {max_num_seqs}, expected at least 1")
+        path = _bundle_path(model, speculative_config, dtype, max_model_len)
+        self._bundle = open_bundle(path, options=EngineOptions(threads, provider), verify=verify, text=True)
+        try:
+            slots = self._bundle.manifest.target.batch if max_num_seqs is None else max_num_seqs
+            stepper = stepper_for(
+                self._bundle, slots, speculate_up_to=speculate_up_to, prefix_caching=prefix_caching
+            )
+            self._scheduler = Scheduler(stepper, queue_limit=_QUEUE)
+        except BaseException:
+            self._bundle.close()
+            raise
+        self._numbers = count()
+        self._end = finalize(self, _close, self._scheduler, self._bundle)
+
+    @property
+    def bundle(self) -> LoadedBundle:
+        return self._bundle
+
+    @property
+    def tokenizer(self) -> TextCodec | None:
+        """The bundle's; None where it has none, so that only token ids go in and out."""
+        return self._bundle.tokenizer
+
+    def close(self) -> None:
+        """Ends what still runs and frees caches and weights. Idempotent."""
+        self._end()
+
+    def _request(
+        self, prompt: Prompt, params: SamplingParams | None, request_id: str | None = None
+    ) -> tuple[Work, RequestOutput]:
+        given: object = params
+        if given is not None and not isinstance(given, SamplingParams):
+            raise _no_params(given)
+        text, ids = _prompt_ids(prompt, self.tokenizer)
+        work = Work(np.asarray(ids), params or SamplingParams())
+        return work, new_output(str(next(self._numbers)) if request_id is None else request_id, text, ids)
+
+    def _chat_ids(self, messages: Sequence[Message]) -> list[int]:
+        return _require_codec(self.tokenizer).chat(messages)
+
+
+class LLM(_Served):
+    """Answers prompts with one bundle. May be used from several threads.
+
+    `LLM("my.bundle").generate(["Hello"], SamplingParams(temperature=0.7, max_tokens=64))`
+    """
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: Progress = False,
+    ) -> list[RequestOutput]:
+        """The answers, in the order of the prompts; the options are one for all or one each (default: greedy).
+
+        A prompt is a text, a list of token ids, or a mapping with `prompt` or `prompt_token_ids`. An answer without
+        `max_tokens` goes on until an end token or until the cache is full. `use_tqdm` shows a progress bar of the
+        prompts: True, or what is called as `tqdm` is (`tqdm.notebook.tqdm`, a partial). Raises `EmptyPrompt`,
+        `InvalidArgument` or `CapacityExceeded` for a prompt, before any is answered, `BackendMissing` for a bar
+        without tqdm, and `EngineFailed`.
+        """
+        listed = _listed(prompts)
+        chosen = _one_each(sampling_params, len(listed))
+        requests = [self._request(prompt, params) for prompt, params in zip(listed, chosen, strict=True)]
+        with _progress(use_tqdm, len(requests)) as ended:
+            answers = collect(self._scheduler, [work for work, _ in requests], ended)
+        for (_, output), deliveries in zip(requests, answers, strict=True):
+            for delivery in deliveries:
+                output.add(delivery, self.tokenizer)
+        return [output for _, output in requests]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: Progress = False,
+    ) -> list[RequestOutput]:
+        """`generate` for a conversation or a list of them, rendered by the bundle's chat template."""
+        first = next(iter(messages), None)
+        conversations: Any = [messages] if first is None or isinstance(first, Mapping) else messages
+        ids = [self._chat_ids(one) for one in conversations]
+        return self.generate(ids, sampling_params, use_tqdm=use_tqdm)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> "DeltaStream":
+        """The answer to one prompt as it grows, one delta a round. Closing the iterator cancels the answer.
+
+        Raises as `generate`, at once.
+        """
+        work, _ = self._request(prompt, sampling_params)
+        return DeltaStream(Stream(self._scheduler, work))
+
+    def stream_chat(
+        self, messages: Sequence[Message], sampling_params: SamplingParams | None = None
+    ) -> "DeltaStream":
+        """`stream` for a conversation."""
+        return self.stream(self._chat_ids(messages), sampling_params)
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncLLM(_Served):
+    """`LLM` for asyncio: `async for output in AsyncLLM("my.bundle").generate("Hello", params): ...`"""
+
+    def generate(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """The answer to one prompt as it grows: the same object after each round, `finished` at the end.
+
+        Leaving the loop early and closing the iterator cancels the answer. Raises as `LLM.generate`, at once.
+        """
+        work, output = self._request(prompt, sampling_params, request_id)
+        return self._grow(AsyncStream(self._scheduler, work), output)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """`generate` for a conversation."""
+        return self.generate(self._chat_ids(messages), sampling_params, request_id)
+
+    async def _grow(self, deliveries: AsyncStream, output: RequestOutput) -> AsyncIterator[RequestOutput]:
+        try:
+            async for delivery in deliveries:
+                output.add(delivery, self.tokenizer)
+                yield output
+        finally:
+            deliveries.close()
+
+    async def __aenter__(self) -> "AsyncLLM":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+def _close(scheduler: Scheduler, bundle: LoadedBundle) -> None:
+    scheduler.close()
+    bundle.close()
+
+
+class DeltaStream(Iterator[Delta]):
+    """The deltas of one answer. `seed` is that of its noise."""
+
+    def __init__(self, deliveries: Stream) -> None:
+        self._deliveries = deliveries
+        self.seed = deliveries.ticket.figures.seed
+
+    def __next__(self) -> Delta:
+        return next(self._deliveries).delta
+
+    def close(self) -> None:
+        """Cancels the answer, unless it has ended. Idempotent."""
+        self._deliveries.close()
+
+
+@contextmanager
+def _progress(wanted: Progress, total: int) -> Iterator[Callable[[], object]]:
+    """A bar of `total` answers; gives what is called as each one ends."""
+    if not isinstance(wanted, bool) and not callable(wanted):
+        raise InvalidArgument(f"use_tqdm is {shown(wanted)}, expected True, False or a callable like tqdm")
+    if wanted is False:
+        yield lambda: None
+        return
+    bar = (_tqdm() if wanted is True else wanted)(total=total, desc="answers")
+    try:
+        yield lambda: bar.update(1)
+    finally:
+        bar.close()
+
+
+def _tqdm() -> Callable[..., Any]:
+    try:
+        tqdm: Callable[..., Any] = import_module("tqdm.auto").tqdm
+    except ImportError as error:
+        raise BackendMissing(
+            "use_tqdm=True needs tqdm, which is not installed: pip install tqdm, or leave use_tqdm out"
+        ) from error
+    return tqdm
+
+
+def _bundle_path(
+    model: str | Path,
+    speculative_config: Mapping[str, Any] | None,
+    dtype: str | None,
+    max_model_len: int | None,
+) -> Path:
+    if not (Path(model) / MANIFEST_NAME).exists():
+        return build_bundle(os.fspath(model), speculative_config, dtype, max_model_len)
+    of_builds = {"speculative_config": speculative_config, "dtype": dtype, "max_model_len": max_model_len}
+    for name, value in of_builds.items():
+        if value is not None:
+            raise InvalidArgument(
+                f"{name} describes a bundle to be built and {model} is one already: leave it out, or name a checkpoint"
+            )
+    return Path(model)
+
+
+def _listed(prompts: Any) -> list[Prompt]:
+    """One prompt or a list of them, as a list; a list that begins with an integer is one prompt of token ids."""
+    kind = type(prompts)
+    if not issubclass(kind, str | Mapping | Sequence | np.ndarray):
+        raise TypeError(
+            f"the prompts are a {kind.__name__}, expected a text, a list of token ids, or a list of prompts"
+        )
+    one = isinstance(prompts, str | Mapping) or (len(prompts) and isinstance(prompts[0], int | np.integer))
+    return [prompts] if one else list(prompts)
+
+
+def _prompt_ids(prompt: Prompt, codec: TextCodec | None) -> tuple[str | None, Sequence[int]]:
+    """The prompt's text, where it is one, and its ids."""
+    if isinstance(prompt, Mapping):
+        for name in prompt:
+            if name not in _PROMPT_KEYS:
+                raise InvalidArgument(f"a prompt has the key {name!r}, {one_of(str(name), _PROMPT_KEYS)}")
+        if len(prompt) != 1:
+            raise InvalidArgument(
+                f"a prompt has the keys {sorted(prompt)}, expected one of {', '.join(_PROMPT_KEYS)}"
+            )
+        (prompt,) = prompt.values()
+        return _prompt_ids(prompt, codec)
+    if isinstance(prompt, str):
+        return prompt, _require_codec(codec).encode(prompt)
+    return None, prompt
+
+
+def _require_codec(codec: TextCodec | None) -> TextCodec:
+    if codec is None:
+        raise InvalidArgument("this bundle has no tokenizer, so it takes no text: give lists of token ids")
+    return codec
+
+
+def _no_params(found: object) -> InvalidArgument:
+    return InvalidArgument(f"the sampling parameters are {shown(found)}, expected SamplingParams")
+
+
+def _one_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if not isinstance(params, Sequence):
+        raise _no_params(params)
+    if len(params) != count:
+        raise InvalidArgument(
+            f"found {len(params)} sampling parameters for {count} prompts, expected one or one each"
+        )
+    return params

@@ -1,0 +1,174 @@
+"""What must agree between the keys of a manifest: names, widths, vocabularies, files.
+
+Each check raises `BundleInvalid` naming the graph, the key and both values. Reads no files.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from specruntime.manifest.contracts import MODEL, TARGET, Contract
+from specruntime.manifest.draft_checks import check_draft, contract_of
+from specruntime.manifest.schema import (
+    GraphSpec,
+    Manifest,
+    OnnxRuntimeEngine,
+    Profile,
+    draft_graph,
+    prepacked_of,
+)
+from specruntime.manifest.tensor_checks import check_tensors, refuse
+from specruntime.manifest.tensorrt import TensorRTEngine
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Raises `BundleInvalid` for the first disagreement."""
+    target, draft = manifest.target, draft_graph(manifest.draft)
+    check_graph("target", target, TARGET)
+    if target.drafted != 1:
+        refuse(f"target drafts {target.drafted} tokens a launch, expected top_ids of one column a row")
+    if draft is not None:
+        check_graph("draft", draft, contract_of(manifest.draft))
+        if draft.batch_sizes != target.batch_sizes:
+            refuse(
+                f"draft.batch_sizes: found {list(draft.batch_sizes)}, expected those of the target, "
+                f"{list(target.batch_sizes)}"
+            )
+    check_draft(manifest)
+    for token in manifest.eos_token_ids:
+        if token >= target.vocab_size:
+            refuse(f"eos_token_ids has {token}, but the vocabulary has {target.vocab_size} tokens")
+    for name in _files_used(manifest):
+        if name not in manifest.files:
+            refuse(f"{name!r} is used but has no entry under 'files', so its bytes cannot be checked")
+    for label, graph in (("target", target), *((("draft", draft),) if draft is not None else ())):
+        _check_packed_bytes(label, graph, manifest)
+
+
+def check_graph(label: str, graph: GraphSpec, contract: Contract) -> None:
+    """Checks one graph; `label` is the key it is found under."""
+    sizes = graph.batch_sizes
+    if list(sizes) != sorted({1, graph.batch, *sizes}) or sizes[-1] != graph.batch:
+        refuse(
+            f"{label}.batch_sizes: found {list(sizes)}, expected ascending sizes from 1 to {label}.batch, "
+            f"which is {graph.batch}"
+        )
+    _unique(f"{label}.inputs", (tensor.name for tensor in graph.inputs))
+    _unique(f"{label}.outputs", (tensor.name for tensor in graph.outputs))
+    _unique(f"{label}.profiles", (profile.name for profile in graph.profiles))
+    _unique(f"{label}.aliases", (pair.output for pair in graph.aliases))
+    check_tensors(label, graph, contract)
+    _check_profiles(label, graph, contract)
+    _check_weights(label, graph)
+    _check_prepacked(label, graph)
+    if graph.vocab_size > graph.padded_vocab_size:
+        refuse(
+            f"{label}.vocab_size is {graph.vocab_size}, above {label}.padded_vocab_size "
+            f"{graph.padded_vocab_size}"
+        )
+
+
+def _check_profiles(label: str, graph: GraphSpec, contract: Contract) -> None:
+    for profile in graph.profiles:
+        if profile.width > graph.capacity:
+            refuse(
+                f"{label}: profile {profile.name!r} is {profile.width} wide, above the capacity {graph.capacity}"
+            )
+        if profile.rows > profile.width:
+            refuse(
+                f"{label}: profile {profile.name!r} has {profile.rows} rows in a window of {profile.width}"
+            )
+        _check_outputs(label, graph, profile)
+    if isinstance(graph.engine, TensorRTEngine):
+        named = {profile.name for profile in graph.profiles}
+        if odd := sorted(named ^ graph.engine.optimization_profiles.keys()):
+            refuse(f"{label}: {odd[0]!r} is in only one of profiles and engine.optimization_profiles")
+    judging = [profile for profile in graph.profiles if profile.computes("top_ids")]
+    if contract in (TARGET, MODEL) and graph.drafted == 1 and all(p.width != 1 for p in judging):
+        refuse(f"{label} has no profile of width 1, so it cannot decode up to its capacity")
+
+
+def _check_outputs(label: str, graph: GraphSpec, profile: Profile) -> None:
+    if profile.outputs is None:
+        if profile.file is not None:
+            refuse(
+                f"{label}: profile {profile.name!r} has a file of its own, expected it to list its outputs"
+            )
+        return
+    if isinstance(graph.engine, TensorRTEngine):
+        refuse(
+            f"{label}: profile {profile.name!r} lists outputs, but {graph.engine.kind} computes them all; expected null"
+        )
+    _unique(f"{label}: outputs of profile {profile.name!r}", profile.outputs)
+    known = {tensor.name for tensor in graph.outputs}
+    if odd := [name for name in profile.outputs if name not in known]:
+        refuse(f"{label}: profile {profile.name!r} computes {odd[0]!r}, which is not an output of the graph")
+
+
+def _check_prepacked(label: str, graph: GraphSpec) -> None:
+    packed = prepacked_of(graph)
+    if packed is None:
+        return
+    assert isinstance(graph.engine, OnnxRuntimeEngine), "no other engine has packed weights"
+    if graph.engine.provider != "cpu":
+        refuse(
+            f"{label}.engine.prepacked: found with provider {graph.engine.provider}, expected provider cpu"
+        )
+    places = (
+        ("file", packed.file, PurePosixPath(graph.file).parent),
+        ("weights", packed.weights, graph.weights_directory),
+    )
+    for key, name, directory in places:
+        if PurePosixPath(name).parent != directory or name == graph.file:
+            refuse(
+                f"{label}.engine.prepacked.{key}: found {name!r}, expected another file next to {graph.file!r}, whose "
+                "weights it shares"
+            )
+
+
+def _check_weights(label: str, graph: GraphSpec) -> None:
+    """A library reads no weights from outside the directory of a graph's file."""
+    for name in graph.weights:
+        if PurePosixPath(graph.file).parent not in PurePosixPath(name).parents or name == graph.file:
+            refuse(
+                f"{label}.weights: found {name!r}, expected files in the directory of {graph.file!r} or below it"
+            )
+    if graph.weights and not isinstance(graph.engine, OnnxRuntimeEngine):
+        refuse(
+            f"{label}.weights: found with {graph.engine.kind}, whose engine holds its weights; expected none"
+        )
+
+
+def _check_packed_bytes(label: str, graph: GraphSpec, manifest: Manifest) -> None:
+    packed = prepacked_of(graph)
+    if packed is not None and packed.bytes >= (found := manifest.files[packed.weights].bytes):
+        refuse(
+            f"{label}.engine.prepacked.bytes: found {packed.bytes}, expected fewer than {packed.weights!r} has, which "
+            f"are {found}"
+        )
+
+
+def _files_used(manifest: Manifest) -> Iterable[str]:
+    yield from _graph_files(manifest.target)
+    if (graph := draft_graph(manifest.draft)) is not None:
+        yield from _graph_files(graph)
+    if manifest.tokenizer is not None:
+        yield manifest.tokenizer.file
+        if manifest.tokenizer.chat_template is not None:
+            yield manifest.tokenizer.chat_template
+
+
+def _graph_files(graph: GraphSpec) -> Iterable[str]:
+    yield graph.file
+    yield from graph.weights
+    yield from (profile.file for profile in graph.profiles if profile.file is not None)
+    if (packed := prepacked_of(graph)) is not None:
+        yield from (packed.file, packed.weights)
+    if isinstance(graph.engine, TensorRTEngine) and graph.engine.stripped_weights_from is not None:
+        yield (PurePosixPath(graph.file).parent / graph.engine.stripped_weights_from).as_posix()
+
+
+def _unique(key: str, names: Iterable[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        refuse(f"{key} names {twice[0]!r} twice")

@@ -1,0 +1,149 @@
+"""The schema of `manifest.json`: everything a runtime needs to know about a bundle.
+
+Owns vocabulary, check prompts, measured times and file hashes; `graph_spec` owns graphs, `draft_spec` drafts. Knows
+nothing of how an engine runs. Unknown keys are refused; a bundle of a newer schema version is refused before its other
+keys are looked at.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt
+
+from specruntime.manifest.draft import (
+    DraftSpec,
+    DynamicTree,
+    EagleDraft,
+    LayerSkipDraft,
+    MedusaDraft,
+    ModelDraft,
+    NgramDraft,
+    NoneDraft,
+    TappedLayers,
+    TreeSpec,
+    draft_graph,
+)
+from specruntime.manifest.graph import (
+    AliasPair,
+    Closed,
+    Dimension,
+    DType,
+    EngineSpec,
+    GraphSpec,
+    OnnxRuntimeEngine,
+    PrepackedWeights,
+    Profile,
+    RelativePath,
+    Sha256,
+    TensorSpec,
+    prepacked_of,
+    stated_threads,
+)
+from specruntime.manifest.numbers import MAX_FILES, MAX_PROFILES, Index, Size
+
+__all__ = [
+    "MANIFEST_NAME",
+    "SCHEMA_VERSION",
+    "AdaptiveSpec",
+    "AliasPair",
+    "CheckPrompt",
+    "CheckSpec",
+    "DType",
+    "Dimension",
+    "DraftSpec",
+    "DynamicTree",
+    "EagleDraft",
+    "EngineSpec",
+    "FileRecord",
+    "GraphSpec",
+    "LayerSkipDraft",
+    "Manifest",
+    "MedusaDraft",
+    "ModelDraft",
+    "NgramDraft",
+    "NoneDraft",
+    "OnnxRuntimeEngine",
+    "PrepackedWeights",
+    "Profile",
+    "RelativePath",
+    "Sha256",
+    "TappedLayers",
+    "TensorSpec",
+    "TokenizerSpec",
+    "TreeSpec",
+    "draft_graph",
+    "prepacked_of",
+    "stated_threads",
+]
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+StepTimes = Annotated[dict[str, Milliseconds], Field(max_length=MAX_PROFILES)]
+
+
+class AdaptiveSpec(Closed):
+    """The draft's length follows acceptance and these step times, measured on the build host, by profile name.
+
+    With `lookup` prompt lookup drafts wherever that promises more than the bundle's own draft.
+    """
+
+    step_ms: StepTimes  # of the target
+    draft_ms: StepTimes
+    lookup: NgramDraft | None = None
+
+
+class TokenizerSpec(Closed):
+    """Tokenizer files inside the bundle; `sha256` identifies the token table shared by target and draft."""
+
+    file: RelativePath
+    sha256: Sha256
+    chat_template: RelativePath | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+    # Further special tokens that a chat template may name, such as "unk_token".
+    other_tokens: dict[str, str] = Field(default_factory=dict, max_length=64)
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """By the names that chat templates use; a tokenizer that lacks one leaves it undefined there."""
+        ends = {"bos_token": self.bos_token, "eos_token": self.eos_token}
+        return self.other_tokens | {name: token for name, token in ends.items() if token is not None}
+
+
+class CheckPrompt(Closed):
+    """A prompt that `check` decodes: text for bundles with a tokenizer, ids for those without."""
+
+    id: str
+    text: str | None = None
+    ids: tuple[Index, ...] | None = None
+    chat: bool = True
+
+
+class CheckSpec(Closed):
+    prompts: tuple[CheckPrompt, ...]
+    max_new_tokens: Size
+
+
+class FileRecord(Closed):
+    sha256: Sha256
+    bytes: NonNegativeInt
+
+
+class Manifest(Closed):
+    """All of `manifest.json`."""
+
+    schema_version: int
+    name: str
+    producer: str
+    precision: Literal["fp32", "fp16", "bf16", "int8", "int4", "fp8", "int4-awq", "nvfp4"]
+    """Of everything, or, int8 and int4, of the weights, with activations and KV cache in fp32; fp8, int4-awq and nvfp4
+    are formats of an engine's linear layers, the rest is in the dtype of the cache."""
+    target: GraphSpec
+    draft: DraftSpec
+    adaptive: AdaptiveSpec | None = None
+    eos_token_ids: tuple[Index, ...]
+    tokenizer: TokenizerSpec | None = None
+    rope: str | None = None
+    check: CheckSpec
+    files: Annotated[dict[RelativePath, FileRecord], Field(max_length=MAX_FILES)]

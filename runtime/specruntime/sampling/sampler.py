@@ -1,0 +1,200 @@
+"""How one answer chooses its tokens: one law for plain decoding, for drafting and for verification.
+
+Owns the order processors -> candidates -> draw and the output position that keys the noise. Knows nothing of windows or
+drafts: a row of logits is judged for the committed tokens plus the `pending` ones the caller names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.errors import InvalidArgument
+from specruntime.sampling.filters import Warper, best, probabilities, top_places
+from specruntime.sampling.noise import Stream, gumbel_argmax
+from specruntime.sampling.params import SamplingParams, shown
+
+_FP32 = np.finfo(np.float32)
+
+
+class Processors:
+    """The processors of one answer; `vocab` is the real vocabulary size."""
+
+    def __init__(
+        self, params: SamplingParams, vocab: int, eos_token_ids: Sequence[int], prompt: Sequence[int]
+    ) -> None:
+        """Raises `InvalidArgument` when a token id of the options or of the prompt is outside the vocabulary."""
+        self._params = params
+        self._bias_ids = _ids("logit_bias", list(params.logit_bias), vocab)
+        self._bias = np.array(list(params.logit_bias.values()), np.float32)
+        ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
+        self._ends = _ids("stop_token_ids and eos_token_ids", ends, vocab)
+        self._penalises_output = params.presence_penalty != 0 or params.frequency_penalty != 0
+        self._penalises = self._penalises_output or params.repetition_penalty != 1
+        self._output_counts = np.zeros(vocab if self._penalises else 0, np.int32)
+        self._seen = np.zeros(vocab if self._penalises else 0, np.bool_)  # in the prompt or the output
+        prompt_ids = _ids("prompt", prompt, vocab)
+        if self._penalises:
+            self._seen[prompt_ids] = True
+
+    @property
+    def idle(self) -> bool:
+        """True when no row of this answer is changed."""
+        return not (self._bias_ids.size or self._penalises or (self._params.min_tokens and self._ends.size))
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Makes the tokens part of the output."""
+        if self._penalises:
+            _count(self._output_counts, self._seen, tokens)
+
+    def apply(self, row: NDArray[np.float32], position: int, pending: Sequence[int]) -> NDArray[np.float32]:
+        """The processed row [vocab] of an output position; `row` itself is left as it is.
+
+        `pending`: the output tokens before the position that are not committed.
+        """
+        if self.idle:
+            return row
+        row = row.copy()
+        row[self._bias_ids] += self._bias
+        if position < self._params.min_tokens:
+            row[self._ends] = -np.inf
+        if self._penalises:
+            self._penalise(row, pending)
+        return row
+
+    def _penalise(self, row: NDArray[np.float32], pending: Sequence[int]) -> None:
+        counts, seen = self._output_counts, self._seen
+        if pending:
+            counts, seen = counts.copy(), seen.copy()
+            _count(counts, seen, pending)
+        if self._params.repetition_penalty != 1:
+            penalty = np.float32(self._params.repetition_penalty)
+            ids = np.flatnonzero(seen)
+            logits = row[ids]
+            row[ids] = _scaled(logits, penalty)
+        if self._penalises_output:
+            ids = np.flatnonzero(counts)
+            row[ids] -= np.float32(self._params.presence_penalty)
+            row[ids] -= np.float32(self._params.frequency_penalty) * counts[ids].astype(np.float32)
+
+
+def _count(counts: NDArray[np.int32], seen: NDArray[np.bool_], tokens: Sequence[int]) -> None:
+    ids = np.asarray(tokens, np.int64)
+    np.add.at(counts, ids, 1)
+    seen[ids] = True
+
+
+def _scaled(logits: NDArray[np.float32], penalty: np.float32) -> NDArray[np.float32]:
+    """The logits under the repetition penalty; a finite one stays finite."""
+    with np.errstate(over="ignore"):
+        scaled = np.where(logits > 0, logits / penalty, logits * penalty)
+    return np.where(np.isfinite(logits), np.clip(scaled, _FP32.min, _FP32.max), scaled)
+
+
+def _ids(name: str, tokens: Sequence[int], vocab: int) -> NDArray[np.int64]:
+    outside = next((token for token in tokens if not 0 <= token < vocab), None)
+    if outside is not None:
+        raise InvalidArgument(
+            f"{name} holds the token id {shown(outside)}, expected 0 to {vocab - 1}: the vocabulary of the bundle"
+        )
+    return np.asarray(tokens, np.int64).reshape(-1)
+
+
+__all__ = ["Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"]
+
+
+class Sampler:
+    """The choice of tokens for one answer. Rows are [vocab_size] or longer; what lies beyond is padding, never chosen.
+
+    Nothing but `commit` changes it, so a row may be judged any number of times.
+    """
+
+    def __init__(
+        self, params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int], prompt: Sequence[int]
+    ) -> None:
+        """Raises `InvalidArgument` when a token id or `logprobs` does not fit the vocabulary."""
+        if params.logprobs is not None and params.logprobs > vocab_size:
+            raise InvalidArgument(
+                f"logprobs is {shown(params.logprobs)}, expected at most the vocabulary, {vocab_size}"
+            )
+        self.params = params
+        self.seed = params.seeded().seed or 0
+        self._vocab = vocab_size
+        self._processors = Processors(params, vocab_size, eos_token_ids, prompt)
+        self._warper = Warper(params, vocab_size)
+        self._position = 0
+
+    @property
+    def position(self) -> int:
+        """How many tokens of the answer are committed: the output position of the next one."""
+        return self._position
+
+    @property
+    def greedy_ids_suffice(self) -> bool:
+        """True when the argmax of the raw logits is the answer and nothing else of them is asked for."""
+        return self.params.temperature == 0 and self._processors.idle and self.params.logprobs is None
+
+    def sample(self, logits_row: NDArray[np.float32], pending: Sequence[int] = ()) -> int:
+        """The token after prompt + committed + pending, under the match rule.
+
+        A function of (seed, output position, the law) alone: drafting and verifying with it at the same position use
+        the same noise, which makes a good draft agree often (Gumbel coupling). Raises as `distribution` does.
+        """
+        position = self._position + len(pending)
+        row = self._processors.apply(self._real(logits_row), position, pending)
+        if self.params.temperature == 0:
+            return best(row)
+        kept = self._warper.candidates(row)
+        return int(kept.ids[gumbel_argmax(kept.logits, self.seed, position, kept.ids)])
+
+    def distribution(
+        self, logits_row: NDArray[np.float32], pending: Sequence[int] = ()
+    ) -> NDArray[np.float32]:
+        """[vocab_size] the law of the token after prompt + committed + pending; one-hot at temperature 0.
+
+        Raises `EngineFailed` for a row with NaN or +inf, `InvalidArgument` for a short row or when every token is
+        banned.
+        """
+        row = self._processors.apply(self._real(logits_row), self._position + len(pending), pending)
+        if self.params.temperature > 0:
+            return probabilities(self._warper.candidates(row), self._vocab)
+        law = np.zeros(self._vocab, np.float32)
+        law[best(row)] = 1
+        return law
+
+    def stream(self, position: int, purpose: str) -> Stream:
+        """The uniform numbers for one purpose ("draft", "accept") at an output position, always from the first."""
+        return Stream(self.seed, position, purpose)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Makes the tokens part of the answer."""
+        self._processors.commit(tokens)
+        self._position += len(tokens)
+
+    def _real(self, logits_row: NDArray[np.float32]) -> NDArray[np.float32]:
+        if logits_row.ndim != 1 or logits_row.size < self._vocab:
+            raise InvalidArgument(
+                f"the logits row has shape {logits_row.shape}, expected [{self._vocab}] or longer"
+            )
+        return logits_row[: self._vocab]
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Log-probabilities, in nats, under the raw logits: before penalties, temperature and truncation."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # (id, logprob), best first, the lowest id first among equals
+
+
+def token_logprobs(logits_row: NDArray[np.float32], token: int, top: int, vocab_size: int) -> TokenLogprobs:
+    """The log-probability of `token` and of the `top` most likely tokens; log-softmax of the row's real part."""
+    row = logits_row[:vocab_size]
+    peak = np.max(row)
+    normaliser = float(peak) + float(np.log(np.sum(np.exp(row - peak), dtype=np.float64)))
+    ids = top_places(row, top)
+    ids = ids[np.argsort(-row[ids], stable=True)]
+    best_tokens = tuple((int(i), float(row[i]) - normaliser) for i in ids)
+    return TokenLogprobs(token, float(row[token]) - normaliser, best_tokens)

@@ -1,0 +1,1 @@
+"""Text in and out: the tokenizer, the stream of an answer's text, chat templates."""

@@ -1,0 +1,62 @@
+"""Whether a bundle is what its recipe would build now. Cheap: no checkpoint is loaded, torch is not imported."""
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from specexport.bundle.writer import BUILD_RECORD_NAME
+from specexport.cache.code_digest import code_digest
+from specexport.cache.entries import text_sha256
+from specexport.recipe.backends import packs_weights
+from specexport.recipe.schema import Recipe
+from specruntime.bundle import load_manifest
+from specruntime.engines.prepacked import architecture, processor_features
+from specruntime.errors import SpecError
+
+LIBRARIES = (
+    "specexport",
+    "specruntime",
+    "torch",
+    "transformers",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "onnxruntime",
+    "optimum",
+)
+
+
+def default_output(recipe: Recipe) -> Path:
+    """Where a recipe's bundle goes when nobody says: `./<recipe name>.bundle`."""
+    return Path(f"{recipe.name}.bundle")
+
+
+def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
+    """Of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and libraries, and the
+    processor where weights are packed for it."""
+    backend = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}.get(recipe.backend.kind)
+    quantiser = ["nvidia-modelopt"] if recipe.engine_weights is not None else []
+    named = (*LIBRARIES, *([backend] if backend else []), *quantiser)
+    libraries = [f"{name} {_version(name)}" for name in named]
+    processor = [architecture(), *(processor_features() or ())] if packs_weights(recipe.backend) else []
+    written = [recipe.model_dump_json(), *recipe.left_to_checkpoint]
+    parts = [*written, code_digest("specexport.build"), *digests.values(), *libraries, *processor]
+    return text_sha256("|".join(parts))
+
+
+def is_current(output: Path, key: str) -> bool:
+    """Whether `output` is an intact bundle that was built from the same inputs."""
+    try:
+        load_manifest(output)
+        record = json.loads((output / BUILD_RECORD_NAME).read_text())
+    except (SpecError, OSError, ValueError):
+        return False
+    return isinstance(record, dict) and record.get("key") == key
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "none"

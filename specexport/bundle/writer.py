@@ -1,0 +1,199 @@
+"""Puts a bundle in place: everything is written beside the destination, then renamed over it.
+
+An interrupted build leaves the old bundle or none. Remains of a killed build are removed by the next one.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from specexport.cache.entries import file_sha256, free_megabytes, is_disk_full
+from specexport.cache.scratch import is_running, remove_tree
+from specexport.errors import BundleNotWritten
+from specruntime.manifest.schema import MANIFEST_NAME, FileRecord, Manifest
+
+_LONGEST_NAME = 255
+_ROOM_FOR_SUFFIX = 24  # of the directories that a build makes beside the bundle
+
+
+def check_output(output: Path) -> None:
+    """Raises `BundleNotWritten` when no bundle can be put at `output`, so that a build can say so before it works."""
+    try:
+        _check(output, resolve_output(output))
+    except (OSError, ValueError) as error:
+        raise _unusable(output, error) from None
+
+
+def resolve_output(output: Path) -> Path:
+    """The directory that is meant: links are followed, so that what they point to is replaced and they stay.
+
+    Raises `BundleNotWritten` for what can be no path.
+    """
+    try:
+        resolved = output.resolve()
+        resolved.lstat()
+    except (FileNotFoundError, NotADirectoryError):  # what lies above it is judged by `check_output`
+        return resolved
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _unusable(output, error) from None
+    return resolved
+
+
+def _unusable(output: Path, error: Exception) -> BundleNotWritten:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return BundleNotWritten(f"{str(output)[:80]!r} cannot hold a bundle: {reason}; choose another -o")
+
+
+def _check(output: Path, place: Path) -> None:
+    longest = _LONGEST_NAME - _ROOM_FOR_SUFFIX
+    if (length := len(os.fsencode(place.name))) > longest:
+        raise BundleNotWritten(
+            f"{place.name[:40]}...: a name of {length} bytes, expected at most {longest}; choose another -o"
+        )
+    for parent in place.parents:
+        if _listed_files(parent) is not None:
+            raise BundleNotWritten(f"{output} lies inside the bundle {parent}; choose another -o")
+    if os.path.lexists(place):
+        _check_replaceable(output, place)
+    above = place.parent
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise BundleNotWritten(f"{above} is not a directory that can be written to; choose another -o")
+
+
+def _check_replaceable(output: Path, place: Path) -> None:
+    advice = "choose another -o or remove it"
+    if not (place / MANIFEST_NAME).is_file():
+        raise BundleNotWritten(
+            f"{output} exists and holds no {MANIFEST_NAME}, so it is not a bundle; {advice}"
+        )
+    listed = _listed_files(place)
+    if listed is None:
+        raise BundleNotWritten(
+            f"{output} exists and its {MANIFEST_NAME} is not one that specexport wrote, so it is not a bundle; {advice}"
+        )
+    if (foreign := _first_foreign(place, listed | {MANIFEST_NAME})) is not None:
+        raise BundleNotWritten(
+            f"{output} would be replaced, and holds {foreign!r}, which its {MANIFEST_NAME} does not list; "
+            f"move that file away or choose another -o"
+        )
+
+
+def _listed_files(directory: Path) -> frozenset[str] | None:
+    """The files that a bundle's manifest of any schema version lists; None where there is no such manifest."""
+    try:
+        document: Any = json.loads((directory / MANIFEST_NAME).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    version, producer, files = (document.get(key) for key in ("schema_version", "producer", "files"))
+    ours = isinstance(producer, str) and producer.startswith("specexport ")
+    if not ours or not isinstance(version, int) or not isinstance(files, dict):
+        return None
+    return frozenset(files)
+
+
+def _first_foreign(place: Path, listed: frozenset[str]) -> str | None:
+    """The first path below `place` that is neither listed nor a directory on the way to what is."""
+    directories = {parent.as_posix() for name in listed for parent in Path(name).parents}
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for root, below, files in os.walk(place, onerror=refuse):
+        here = Path(root)
+        for name in sorted(files):
+            if (path := (here / name).relative_to(place).as_posix()) not in listed:
+                return path
+        for name in sorted(below):
+            path = (here / name).relative_to(place).as_posix()
+            if path not in directories or (here / name).is_symlink():
+                return path
+    return None
+
+
+BUILD_RECORD_NAME = "build.json"
+
+
+@contextmanager
+def staged_bundle(output: Path) -> Iterator[Path]:
+    """A directory to write into; it becomes `output` when the block ends well and vanishes when it does not.
+
+    Where `output` is a link, what it points to is replaced. Raises `BundleNotWritten` when `output` holds something
+    that is not a bundle, or when the disk refuses.
+    """
+    check_output(output)
+    output = resolve_output(output)
+    staging = output.parent / f".{output.name}.partial-{os.getpid()}"
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        _clear_remains(output)
+        staging.mkdir()
+        yield staging
+        for directory in (path for path in staging.rglob("*") if path.is_dir()):
+            directory.chmod(staging.stat().st_mode)  # the cache's own directories may be private
+        _swap(staging, output)
+    except OSError as error:
+        raise BundleNotWritten(_describe_failure(output, error)) from error
+    finally:
+        remove_tree(staging)
+
+
+def _clear_remains(output: Path) -> None:
+    """Of builds whose process is gone. The old bundle of one that died between its two renames goes back."""
+    remains = re.compile(rf"\.{re.escape(output.name)}\.(partial|old)-(\d+)")
+    for path in sorted(output.parent.iterdir()):
+        match = remains.fullmatch(path.name)
+        if match is None or is_running(int(match[2])):
+            continue
+        if match[1] == "old" and not output.exists() and not path.is_symlink():
+            path.rename(output)
+        else:
+            remove_tree(path)
+
+
+def _swap(staging: Path, output: Path) -> None:
+    check_output(output)  # a file may have come since the build began
+    if not output.exists():
+        staging.rename(output)
+        return
+    old = output.parent / f".{output.name}.old-{os.getpid()}"
+    output.rename(old)
+    try:
+        staging.rename(output)
+    except OSError:
+        old.rename(output)
+        raise
+    remove_tree(old)
+
+
+def _describe_failure(output: Path, error: OSError) -> str:
+    if is_disk_full(error, output.parent):
+        free = free_megabytes(output.parent)
+        return f"the disk of {output} is full ({free} MB free): free space or choose another -o; nothing was written"
+    return f"the bundle {output} cannot be written: {error.strerror or error}; nothing was written"
+
+
+def record_files(root: Path) -> dict[str, FileRecord]:
+    """Hash and size of every file under `root`, by relative path."""
+    paths = sorted(path for path in root.rglob("*") if path.is_file() and path.name != MANIFEST_NAME)
+    return {
+        path.relative_to(root).as_posix(): FileRecord(sha256=file_sha256(path), bytes=path.stat().st_size)
+        for path in paths
+    }
+
+
+def write_build_record(root: Path, record: Mapping[str, object]) -> None:
+    """`build.json`: versions, hashes, parity numbers and step times; nothing a runtime needs."""
+    (root / BUILD_RECORD_NAME).write_text(json.dumps(record, indent=1) + "\n")
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    """Written last: a directory without it is no bundle."""
+    (root / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1) + "\n")

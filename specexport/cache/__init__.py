@@ -1,0 +1,1 @@
+"""The cache of downloads and build stages: entries, their keys, and what may be removed."""

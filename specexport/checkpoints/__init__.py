@@ -1,0 +1,1 @@
+"""Checkpoints: addresses, downloads, loading, and the reasons to refuse one."""

@@ -1,0 +1,130 @@
+"""What a recipe's checkpoints are before their weights are read, and every refusal that this is enough for.
+
+Owns the order: config, tokenizer, shapes, capacity, vocabularies, prompts. Whether weights fit the config, and whether
+a graph computes what PyTorch computes, is the build's to find.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PretrainedConfig
+
+from specexport.checkpoints.address import parse_address
+from specexport.checkpoints.check_prompts import encode_text, require_usable_prompts
+from specexport.checkpoints.fitting import fit_capacity, fit_check
+from specexport.checkpoints.loading import byte_tokenizer, positions_of, read_config, stored_tokenizer
+from specexport.checkpoints.local import is_pruned
+from specexport.checkpoints.locate import locate, locate_outline
+from specexport.checkpoints.refusals import require_language_model
+from specexport.checkpoints.vocabulary import real_vocab_size, require_shared_vocabulary
+from specexport.errors import CheckpointUnsupported
+from specexport.export import Skeleton, check_config
+from specexport.gguf.reading import gguf_read_once
+from specexport.graph.files import GraphFacts
+from specexport.quiet import quiet
+from specexport.recipe.naming import naming_source
+from specexport.recipe.schema import ModelDraft, ModelSource, NoiseSource, RandomSource, Recipe
+from specexport.tokenizer import TokenizerFiles
+
+
+@dataclass(frozen=True)
+class Outline:
+    """One checkpoint: `facts` are those of the graph that it will become, `tokenizer` a directory of files, `notes`
+    lines for the build to say after its name."""
+
+    name: str
+    skeleton: Skeleton
+    tokenizer: Path | None
+    facts: GraphFacts
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """A checkpoint's small files, read."""
+
+    name: str
+    config: PretrainedConfig
+    tokenizer: TokenizerFiles
+    trust_remote_code: bool
+
+
+def outline_recipe(recipe: Recipe, *, weights: bool = True) -> tuple[Recipe, dict[str, Outline]]:
+    """`recipe` with all that it leaves to its checkpoints, and these: "target", and "draft" where a model drafts.
+
+    A checkpoint without a config of its own (noise on the target, a pruned copy of it) has no outline. Without
+    `weights` none are fetched where they are files of their own.
+
+    Raises `SourceError`, `CheckpointUnsupported` or `TokenizerMismatch` naming the key of the recipe to change.
+    """
+    stated = {}
+    for side, spec in (("target", recipe.target), ("draft", recipe.draft)):
+        if isinstance(spec, ModelSource):
+            with naming_source(side), quiet(), gguf_read_once():
+                if (found := _read(spec, weights)) is not None:
+                    stated[side] = found
+    recipe = fit_capacity(recipe, {side: positions_of(found.config) for side, found in stated.items()})
+    outlines = {side: _outline(recipe, side, found) for side, found in stated.items()}
+    if "target" in outlines and "draft" in outlines:
+        target, draft = outlines["target"], outlines["draft"]
+        require_shared_vocabulary(
+            (target.name, target.tokenizer, target.facts.vocab_size),
+            (draft.name, draft.tokenizer, draft.facts.vocab_size),
+        )
+    if "target" in outlines:
+        recipe = fit_check(recipe, outlines["target"])
+        require_usable_prompts(recipe.check, outlines["target"])
+        if recipe.fidelity is not None:
+            encode_text("fidelity", recipe.fidelity, outlines["target"])
+    return recipe, outlines
+
+
+def require_positions(recipe: Recipe, side: str, name: str, config: PretrainedConfig) -> None:
+    """Raises `CheckpointUnsupported` when a model's positions end before its cache does, with the key to change."""
+    limit = positions_of(config)
+    capacity = recipe.draft_capacity if side == "draft" else recipe.capacity
+    if limit is None or limit >= capacity:
+        return
+    if side == "target":
+        raise CheckpointUnsupported(
+            f"capacity: found {capacity}, expected at most {limit}, the positions that {name} knows"
+        )
+    if isinstance(recipe.draft, ModelDraft) and recipe.draft.capacity is not None:
+        raise CheckpointUnsupported(
+            f"draft.capacity: found {capacity}, expected at most {limit}, the positions that {name} knows; lower it: "
+            "drafting ends where the draft's cache is full"
+        )
+    raise CheckpointUnsupported(
+        f"draft.source: {name} knows {limit} positions, expected at least {capacity}, the recipe's capacity; set "
+        f"draft.capacity: {limit}, where drafting then ends, or lower capacity"
+    )
+
+
+def _read(spec: ModelSource, weights: bool) -> _Stated | None:
+    if isinstance(spec.source, NoiseSource):
+        return None
+    if isinstance(spec.source, RandomSource):
+        from specexport.checkpoints.random_model import random_config, random_name
+
+        name, config = random_name(spec.source.random), random_config(spec.source.random)
+        require_language_model(name, config)
+        return _Stated(name, config, byte_tokenizer(config), False)
+    located = (locate if weights else locate_outline)(parse_address(spec.source), spec.sha256)
+    if is_pruned(located.directory):
+        return None
+    config = read_config(spec.source, located, spec.trust_remote_code)
+    require_language_model(spec.source, config)
+    tokenizer = stored_tokenizer(spec.source, located, spec)
+    return _Stated(spec.source, config, tokenizer, spec.trust_remote_code)
+
+
+def _outline(recipe: Recipe, side: str, found: _Stated) -> Outline:
+    require_positions(recipe, side, found.name, found.config)
+    capacity = recipe.draft_capacity if side == "draft" else recipe.capacity
+    with naming_source(side), quiet():
+        shape = check_config(found.config, capacity=capacity, trust_remote_code=found.trust_remote_code)
+    rows = shape.head_rows
+    tokenizer = found.tokenizer.directory
+    vocab_size = real_vocab_size(tokenizer, rows)
+    facts = GraphFacts(capacity, shape.layout.layers if shape.layout else 0, vocab_size, rows)
+    return Outline(found.name, shape, tokenizer, facts, found.tokenizer.notes)

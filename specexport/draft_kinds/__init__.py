@@ -1,0 +1,1 @@
+"""The build side of each kind of draft."""

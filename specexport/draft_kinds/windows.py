@@ -1,0 +1,70 @@
+"""The windows a draft's graph is run at: which profiles a recipe's draft needs, and what each computes.
+
+Owns the names `step`, `extend_W`, `prefill_W`, `level_D`, `heads` and `draft`; the runtime's drafts ask for them.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from specexport.trees import Tree
+from specruntime.manifest.schema import Profile
+
+LAW_SUFFIX = "_law"
+LOGITS = "logits"
+_LEAST_CANDIDATES = 8
+
+
+def candidate_count(ranks: Iterable[int], branch: int = 0) -> int:
+    """Candidates a row names: enough for the tree, and some more, so that acceptance by rank can be measured."""
+    return max(_LEAST_CANDIDATES, branch, *(rank + 1 for rank in ranks))
+
+
+def eagle_profiles(
+    outputs: Sequence[str],
+    prefill: tuple[Profile, ...],
+    *,
+    k: int,
+    tree: Tree | None = None,
+    branch: int = 0,
+    selective: bool,
+) -> tuple[Profile, ...]:
+    """Of an EAGLE draft of depth `k`: a chain, the static `tree`, or a dynamic one of `branch` nodes a level.
+
+    `outputs` are those of the graph. `selective`: the backend computes only what a profile lists, so each window but
+    the prefill's has a twin that computes the logits over the target's vocabulary too, which sampling needs.
+    """
+    extend = tuple(Profile(name=f"extend_{width}", width=width, rows=1) for width in _ladder(k + 1))
+    levels = tuple(
+        Profile(name=f"level_{depth}", width=width, rows=rows)
+        for depth, (width, rows) in enumerate(_levels(k, tree, branch), start=1)
+    )
+    windows = (Profile(name="step", width=1, rows=1), *extend, *levels)
+    if not selective:
+        return (*windows, *prefill)
+    plain = tuple(name for name in outputs if name != LOGITS)
+    return (
+        *(window.model_copy(update={"outputs": plain}) for window in (*windows, *prefill)),
+        *(window.model_copy(update={"name": window.name + LAW_SUFFIX}) for window in windows),
+    )
+
+
+def medusa_profiles() -> tuple[Profile, ...]:
+    """One row of features, every head."""
+    return (Profile(name="heads", width=1, rows=1),)
+
+
+def _ladder(widest: int) -> list[int]:
+    """2, 3, 5, 9, ... and `widest`: windows of what one round can commit, none more than half padding."""
+    widths, width = {widest}, 2
+    while width < widest:
+        widths.add(width)
+        width = 2 * width - 1
+    return sorted(widths - {1})
+
+
+def _levels(k: int, tree: Tree | None, branch: int) -> list[tuple[int, int]]:
+    """(width, rows) of the window that asks the nodes of each depth for their children; all nodes asked so far fit."""
+    if tree is None:
+        return [(branch * depth, branch) for depth in range(1, k)] if branch else []
+    inner = {parent for parent in tree.parents if parent}
+    rows = [sum(tree.depths[row - 1] == depth for row in inner) for depth in range(1, k)]
+    return [(sum(rows[: depth + 1]), count) for depth, count in enumerate(rows)]

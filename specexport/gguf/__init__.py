@@ -1,0 +1,1 @@
+"""GGUF files: metadata as a transformers config, tensors as its weights."""

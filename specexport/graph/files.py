@@ -1,0 +1,145 @@
+"""A graph on disk: the ONNX file, its weights beside it, and the `GraphSpec` a runtime needs to bind it.
+
+Weights always go to one external file, each tensor once. Owns the profile list of a graph; knows nothing of recipes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import onnx_ir as ir
+from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodesPass
+
+from specexport.passes.layer_path import full_outputs, path_outputs
+from specexport.quiet import quiet
+from specruntime.manifest.schema import (
+    AliasPair,
+    Dimension,
+    DType,
+    EngineSpec,
+    GraphSpec,
+    Profile,
+    TensorSpec,
+)
+
+GRAPH_NAME = "graph.onnx"
+WEIGHTS_NAME = "graph.weights"
+NARROWEST_PREFILL = 16
+CATCH_UP_WIDTH = 2
+
+_DTYPES: dict[ir.DataType, DType] = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+    ir.DataType.INT64: "int64",
+    ir.DataType.INT32: "int32",
+    ir.DataType.BOOL: "bool",
+}
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """What a graph's tensors do not say: rows of its cache, layers, and how many ids are real tokens."""
+
+    capacity: int
+    layers: int
+    vocab_size: int
+    padded_vocab_size: int
+
+
+def save_graph(model: ir.Model, directory: Path) -> None:
+    """Writes `GRAPH_NAME` and `WEIGHTS_NAME` into `directory`; equal initializers (tied embeddings) are stored once."""
+    RemoveUnusedNodesPass()(model)
+    DeduplicateInitializersPass()(model)
+    ir.save(model, directory / GRAPH_NAME, external_data=WEIGHTS_NAME)
+
+
+def target_profiles(verify_widths: Sequence[int], prefill_chunk: int) -> tuple[Profile, ...]:
+    """A plain step, one window per verify width with all its rows judged, and the prefill ladder."""
+    verify = tuple(Profile(name=f"verify_{width}", width=width, rows=width) for width in verify_widths)
+    return (Profile(name="step", width=1, rows=1), *verify, *prefill_ladder(prefill_chunk))
+
+
+def draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:
+    """A step, the two-token window that catches up after full acceptance, and the prefill ladder."""
+    catch_up = Profile(name="catch_up", width=CATCH_UP_WIDTH, rows=1)
+    return (Profile(name="step", width=1, rows=1), catch_up, *prefill_ladder(prefill_chunk))
+
+
+def fused_draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:
+    """The two-token window that every proposal of a fused draft is, and the prefill ladder."""
+    return (Profile(name="draft", width=CATCH_UP_WIDTH, rows=1), *prefill_ladder(prefill_chunk))
+
+
+def prefill_ladder(chunk: int) -> tuple[Profile, ...]:
+    """`chunk` and its halves, so that the end of a prompt is not padded to a whole chunk."""
+    widths = {chunk}
+    while chunk // 2 >= NARROWEST_PREFILL:
+        chunk //= 2
+        widths.add(chunk)
+    return tuple(Profile(name=f"prefill_{width}", width=width, rows=1) for width in sorted(widths))
+
+
+def describe_graph(
+    model: ir.Model,
+    facts: GraphFacts,
+    *,
+    file: str,
+    profiles: tuple[Profile, ...],
+    batch: int,
+    engine: EngineSpec,
+) -> GraphSpec:
+    """The manifest entry of a saved graph; `file` is its path inside the bundle."""
+    inputs = tuple(_describe_tensor(value) for value in model.graph.inputs)
+    outputs = tuple(_describe_tensor(value) for value in model.graph.outputs)
+    taken = {tensor.name for tensor in inputs}
+    aliases = tuple(
+        AliasPair(input=past, output=tensor.name)
+        for tensor in outputs
+        if "present_" in tensor.name and (past := _past_of(tensor.name)) in taken
+    )
+    return GraphSpec(
+        file=file,
+        inputs=inputs,
+        outputs=outputs,
+        aliases=aliases,
+        profiles=profiles,
+        batch=batch,
+        capacity=facts.capacity,
+        layers=facts.layers,
+        vocab_size=facts.vocab_size,
+        padded_vocab_size=facts.padded_vocab_size,
+        engine=engine,
+    )
+
+
+def _past_of(present: str) -> str:
+    """The cache that an output writes: present_key.N, and draft_present_key.N of a draft path, write past_key.N."""
+    return f"past_{present.partition('present_')[2]}"
+
+
+def _describe_tensor(value: ir.Value) -> TensorSpec:
+    assert value.name is not None and value.shape is not None and value.dtype is not None
+    shape = tuple(cast(Dimension, dim if isinstance(dim, int) else str(dim.value)) for dim in value.shape)
+    return TensorSpec(name=value.name, dtype=_DTYPES[value.dtype], shape=shape)
+
+
+PATH_NAME = "draft_path.onnx"
+
+
+def split_paths(directory: Path, layers: Sequence[int]) -> None:
+    """Leaves the full path in `GRAPH_NAME` and writes the draft's to `PATH_NAME`; the weights file stays as it is."""
+    names = [value.name or "" for value in ir.load(directory / GRAPH_NAME).graph.outputs]
+    _write(directory, PATH_NAME, path_outputs(names, layers))
+    _write(directory, GRAPH_NAME, full_outputs(names))
+
+
+def _write(directory: Path, name: str, outputs: Sequence[str]) -> None:
+    model = ir.load(directory / GRAPH_NAME)
+    for value in list(model.graph.outputs):
+        if value.name not in outputs:
+            model.graph.outputs.remove(value)
+    with quiet():
+        RemoveUnusedNodesPass()(model)
+    ir.save(model, directory / name)

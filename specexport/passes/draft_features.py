@@ -1,0 +1,73 @@
+"""What a draft reads of the target becomes one output, and hidden states that nothing reads any more are dropped.
+
+Both run before any fusion, so that a graph without a draft on its features fuses as if it never had hidden states.
+"""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from specexport.graph.plan import FeatureSpec
+from specexport.passes import PassReport
+from specexport.passes.graph_builder import Builder
+
+FEATURES = "features"
+HIDDEN_PREFIX = "hidden."
+_FLOAT = ir.DataType.FLOAT
+
+
+class MakeFeatures:
+    """features [B, W, F] = float32(projection @ concat(taps)), the product in the graph's own precision."""
+
+    name = "make-features"
+    requires = "the canonical graph as traced, its hidden.* outputs among them the taps"
+    ensures = f"one more output, {FEATURES} [B, W, F] float32"
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self._spec = spec
+
+    def __call__(self, model: ir.Model) -> PassReport:
+        graph = model.graph
+        outputs = {value.name: value for value in graph.outputs}
+        build = Builder(graph, FEATURES)
+        taps = [outputs[name] for name in self._spec.taps]
+        result = build.concat(taps, axis=-1)
+        size = sum(_width(tap) for tap in taps)
+        projection = self._spec.projection
+        if projection is not None:
+            size = projection.shape[0]
+            assert taps[0].dtype is not None
+            columns = np.ascontiguousarray(projection.T).astype(taps[0].dtype.numpy())
+            result = build.add("MatMul", [result, _weight(graph, columns)])
+        features = build.add("Cast", [result], _FLOAT, to=int(_FLOAT))
+        features.name, features.shape = FEATURES, ir.Shape(["B", "W", size])
+        graph.outputs.append(features)
+        return PassReport(self.name, 1)
+
+
+class DropHiddenStates:
+    name = "drop-hidden-states"
+    requires = "nothing"
+    ensures = f"no output {HIDDEN_PREFIX}*, and no node that only served one"
+
+    def __call__(self, model: ir.Model) -> PassReport:
+        dropped = [value for value in model.graph.outputs if (value.name or "").startswith(HIDDEN_PREFIX)]
+        for value in dropped:
+            model.graph.outputs.remove(value)
+        RemoveUnusedNodesPass()(model)
+        return PassReport(self.name, len(dropped), () if dropped else ("the graph has no hidden states",))
+
+
+def _weight(graph: ir.Graph, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ir.Value:
+    name = f"{FEATURES}.projection"
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(
+        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def _width(tap: ir.Value) -> int:
+    assert tap.shape is not None and isinstance(tap.shape[-1], int), "hidden sizes are static"
+    return tap.shape[-1]

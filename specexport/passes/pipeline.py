@@ -1,0 +1,70 @@
+"""The pass list that turns the canonical graph into the one a plan asks for, before any backend's passes."""
+
+import onnx_ir as ir
+from transformers.exporters.onnxruntime_fusions import fuse_for_onnxruntime
+
+from specexport.export.tracer import forget_graph
+from specexport.graph.plan import PLAIN, GraphPlan
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.attention_rotary import RotateInAttention
+from specexport.passes.cleanup import DropUnusedInputs, MergeEqualWeights
+from specexport.passes.draft_features import DropHiddenStates, MakeFeatures
+from specexport.passes.draft_head import ShareHeadWeights
+from specexport.passes.fused_draft import FuseDraftSteps
+from specexport.passes.group_query_attention import FlattenHeads, GroupQueryAttention, PackAttentionInputs
+from specexport.passes.layer_path import AddDraftPath, KeepLayers
+from specexport.passes.quantize_weights import QuantizeWeights
+from specexport.passes.tree_bias import TreeBias
+
+
+def plan_passes(plan: GraphPlan) -> tuple[GraphPass, ...]:
+    """Features, the path or choice of layers, fused steps; hidden states that no pass took are dropped."""
+    passes: list[GraphPass] = []
+    if plan.features is not None:
+        passes.append(MakeFeatures(plan.features))
+    if plan.draft_layers:
+        passes.append(AddDraftPath(plan.draft_layers))
+    if plan.kept_layers:
+        passes.append(KeepLayers(plan.kept_layers))
+    passes.append(DropHiddenStates())
+    if plan.fused_steps:
+        passes.append(FuseDraftSteps(plan.fused_steps))
+    return tuple(passes)
+
+
+class FuseOperators:
+    name = "fuse-operators"
+    requires = "the canonical graph as traced"
+    ensures = "com.microsoft norms, rotary embeddings and packed projections where their patterns match"
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+
+    def __call__(self, model: ir.Model) -> PassReport:
+        before = len(model.graph)
+        fuse_for_onnxruntime(model, self._provider)
+        forget_graph()
+        model.opset_imports.setdefault("com.microsoft", 1)
+        changed = before - len(model.graph)
+        return PassReport(self.name, changed, () if changed else ("no operator matched a fusion",))
+
+
+def onnxruntime_passes(provider: str, plan: GraphPlan = PLAIN) -> tuple[GraphPass, ...]:
+    """Passes for ONNX Runtime's `provider`: "cpu", "cuda" or "tensorrt" (which takes the canonical operators).
+
+    Of the plan trees, weights and a draft path matter here: the canonical operators serve trees as they are.
+    """
+    if provider == "tensorrt":
+        return (DropUnusedInputs(),)
+    return (
+        *((ShareHeadWeights(),) if plan.draft_layers else ()),
+        FuseOperators(provider),
+        GroupQueryAttention(),
+        *((TreeBias(),) if plan.trees else ()),
+        FlattenHeads(),
+        RotateInAttention(),
+        PackAttentionInputs(),
+        *((QuantizeWeights(plan.weights),) if plan.weights is not None else ()),
+        *((MergeEqualWeights(),) if plan.draft_layers else ()),
+        DropUnusedInputs(),
+    )

@@ -1,0 +1,69 @@
+"""The part of a recipe that says what runs the graphs: one class per kind of backend."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from specexport.recipe.sources import Closed
+from specexport.tensorrt.options import TensorRTBackend
+from specruntime.manifest.numbers import MAX_PROFILES, Size, Threads
+
+Precision = Literal["fp32", "fp16", "bf16"]
+
+
+class OnnxRuntimeBackend(Closed):
+    """ONNX Runtime with one of its execution providers."""
+
+    kind: Literal["onnxruntime"]
+    provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
+    threads: Annotated[Threads | None, Field(examples=[2])] = None
+    """Threads of one engine call; the number of cores where it is not given."""
+    prepacked: bool = False
+    """Saves the weights as the CPU's kernels want them beside the plain ones: processes on a host share them, and
+    bundles open faster on a processor and library like those of the build; the weights file doubles."""
+
+    @model_validator(mode="after")
+    def _check_prepacked(self) -> Self:
+        if self.prepacked and self.provider != "cpu":
+            raise ValueError(
+                f"prepacked: found true with provider {self.provider}, expected provider cpu: only its kernels pack "
+                "weights"
+            )
+        return self
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """What the provider has kernels for."""
+        return ("fp32", "fp16") if self.provider == "cpu" else ("fp32", "fp16", "bf16")
+
+    @property
+    def precision_advice(self) -> str:
+        """What to do about a precision that is not among them."""
+        return "ONNX Runtime has few bf16 kernels on the CPU; bf16 needs backend.provider: cuda or tensorrt"
+
+
+Backend = Annotated[OnnxRuntimeBackend | TensorRTBackend, Field(discriminator="kind")]
+
+
+def packs_weights(backend: Backend) -> bool:
+    """Whether the backend's kernels get their weights packed at build."""
+    return isinstance(backend, OnnxRuntimeBackend) and backend.prepacked
+
+
+def _sizes(value: Any) -> Any:
+    """A number stands for the powers of two below it and itself."""
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 2**MAX_PROFILES:
+        powers = (2**power for power in range(MAX_PROFILES))
+        return (*(size for size in powers if size < value), value)
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    raise ValueError(
+        f"batch: found {value!r}, expected a number of sequences from 1 on, or ascending ones in a list"
+    )
+
+
+BatchSizes = Annotated[
+    tuple[Size, ...],
+    Field(min_length=1, max_length=MAX_PROFILES),
+    BeforeValidator(_sizes, json_schema_input_type=Size | list[Size]),
+]
