@@ -7,7 +7,7 @@ import pytest
 from specexport.build import build
 from specexport.recipe.schema import load_recipe
 from tests.conftest import RECIPES
-from tests.runtime.flat_calls import Caller
+from tests.runtime.flat.flat_calls import Caller
 
 
 @pytest.fixture(scope="session")

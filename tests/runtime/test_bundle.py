@@ -10,7 +10,7 @@ import pytest
 from specruntime.bundle import MAX_MANIFEST_BYTES, _refuse_repeated_keys, load_manifest
 from specruntime.errors import BundleTooNew
 from specruntime.manifest.schema import SCHEMA_VERSION
-from tests.runtime.bundle_documents import Document, refusal, sound_document, write_bundle
+from tests.runtime.manifest.bundle_documents import Document, refusal, sound_document, write_bundle
 
 
 class Compared(str):

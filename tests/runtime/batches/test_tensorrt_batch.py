@@ -15,10 +15,10 @@ from specruntime.engines.tensorrt import JIT_CACHE_VARIABLE, TrtEngine
 from specruntime.engines.tensorrt_batch import TrtBatch
 from specruntime.manifest.schema import NgramDraft, Profile
 from specruntime.serving import BatchStepper, Work, stepper_for
-from tests.runtime.cuda_stand_in import Machine
+from tests.runtime.drafts.tree_drafts import BUSHY, CHAIN, DEPTH_FIRST, LEVELS, TreeTableDraft
+from tests.runtime.engines.cuda_stand_in import Machine
+from tests.runtime.engines.tensorrt_bench import TinyEngine, install, tiny_engine
 from tests.runtime.scripted_engine import scripted_manifest
-from tests.runtime.tensorrt_bench import TinyEngine, install, tiny_engine
-from tests.runtime.tree_drafts import BUSHY, CHAIN, DEPTH_FIRST, LEVELS, TreeTableDraft
 
 BATCHES = (1, 2, 4)
 DRAFT = NgramDraft(k=4, max_n=2, min_n=1)

@@ -19,8 +19,8 @@ from specruntime.server.schema import ChatRequest, CompletionRequest
 from specruntime.serving.events import Delivery, Figures
 from specruntime.stopping import FinishReason, StopChecker
 from specruntime.text.codec import TextCodec
-from tests.runtime.test_text import open_codec, sentencepiece_like
-from tests.runtime.test_text_after_a_prompt import byte_level_with_words, id_of
+from tests.runtime.text.test_codec import open_codec, sentencepiece_like
+from tests.runtime.text.test_text_after_a_prompt import byte_level_with_words, id_of
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 3}
 TEXT: dict[str, Any] = {"prompt": "x", "logprobs": 3}

@@ -10,8 +10,8 @@ from specruntime.sampling.params import SamplingParams
 from specruntime.serving.events import authors_of
 from specruntime.session import Round
 from specruntime.verify import corrects
+from tests.runtime.drafts.tree_drafts import BUSHY, STAR, Tree, TreeTableDraft
 from tests.runtime.scripted_engine import Bench, Language, reference_decode, target_spec
-from tests.runtime.tree_drafts import BUSHY, STAR, Tree, TreeTableDraft
 
 PROMPT = [5, 80, 3, 5, 41]
 CHAIN_OF_FOUR = Proposal(np.arange(4))

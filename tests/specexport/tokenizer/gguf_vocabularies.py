@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.specexport.gguf_files import add_sizes, gguf_tensors
+from tests.specexport.gguf.gguf_files import add_sizes, gguf_tensors
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog. once upon a time there was a house, don't you know? 12345 67890 2024",
