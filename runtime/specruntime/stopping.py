@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "length", "capacity"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class StopState:
     """What one token did: text that may be shown now, and why the answer ended with it, if it did."""
 
     text: str
@@ -48,7 +48,7 @@ class StopChecker:
         """True when the next token ends the answer, by its id or by the limit: no text waits for bytes any more."""
         return self.is_end(token) or self._tokens + 1 == self._max_tokens
 
-    def feed(self, token: int, text: str) -> Verdict:
+    def feed(self, token: int, text: str) -> StopState:
         """Judges the next token; `text` is what it adds to the text of the answer ("" while bytes are missing).
 
         Of the last token (`is_last`) that includes what waited for bytes, of an end token it is only that. An end
@@ -65,9 +65,9 @@ class StopChecker:
             return self._end("stop")
         if self._tokens == self._max_tokens:
             return self._end("length")
-        return Verdict(self._release(), None)
+        return StopState(self._release(), None)
 
-    def finish(self, text: str = "") -> Verdict:
+    def finish(self, text: str = "") -> StopState:
         """Ends the answer because the capacity is reached; `text` is what waited for bytes.
 
         The text may hold a stop string, which then is the reason.
@@ -81,10 +81,10 @@ class StopChecker:
         self._held = self._held[:start]
         return start is not None
 
-    def _end(self, reason: FinishReason) -> Verdict:
+    def _end(self, reason: FinishReason) -> StopState:
         self._finished = True
         shown, self._held = self._held, ""
-        return Verdict(shown, reason)
+        return StopState(shown, reason)
 
     def _stop_start(self, old: int) -> int | None:
         """Where the stop string begins that ends first after `old` characters; of several the longest."""

@@ -31,7 +31,7 @@ def inspect_command(
         raise click.UsageError("--tree draws a picture: leave out --memory and --budget")
     if as_json:
         raise click.UsageError("--tree draws a picture and prints nothing: leave out --json")
-    from specexport.tree_drawing import draw_tree, drawn_tree, require_drawing
+    from specexport.cli.tree_drawing import draw_tree, drawn_tree, require_drawing
 
     require_drawing(tree)
     source = drawn_tree(bundle)

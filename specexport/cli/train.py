@@ -153,7 +153,7 @@ def _order(
     restart: bool,
 ) -> "Order":
     from specexport.training.kinds import LEARNING_RATES, Shape
-    from specexport.training.loop import Plan
+    from specexport.training.loop import TrainingPlan
     from specexport.training.pipeline import Order
 
     return Order(
@@ -162,7 +162,7 @@ def _order(
         out=out,
         work=work or out.with_name(f"{out.name}-work"),
         shape=Shape(depth, vocabulary, layers),
-        plan=Plan(epochs, tokens_per_step, learning_rate or LEARNING_RATES[kind], seed, minutes),  # type: ignore[index]
+        plan=TrainingPlan(epochs, tokens_per_step, learning_rate or LEARNING_RATES[kind], seed, minutes),  # type: ignore[index]
         answer_tokens=answer_tokens,
         start=start,
         restart=restart,

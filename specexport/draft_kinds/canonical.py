@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specexport.cache.code_digest import code_digest
 from specexport.cache.entries import cache_directory, cached_entry, read_record, text_sha256, write_record
-from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads, TappedLayers
+from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads, TappedFeatures
 from specexport.export import freeze_rope
 from specexport.export.trace_draft import trace_eagle, trace_medusa
 from specexport.graph.canonical import LOADER, CanonicalGraph
@@ -95,10 +95,10 @@ def read_features(draft: CanonicalGraph) -> FeatureSpec:
     return FeatureSpec(taps=tuple(record["taps"]), projection=projection)
 
 
-def read_tapped(draft: CanonicalGraph) -> TappedLayers | None:
+def read_tapped(draft: CanonicalGraph) -> TappedFeatures | None:
     """The layers of the target that an EAGLE-3 draft reads, and how that is known; None for other kinds."""
     found = read_record(draft.directory)["tapped"]
-    return TappedLayers(tuple(found["entering"]), found["reason"], found["doubt"]) if found else None
+    return TappedFeatures(tuple(found["entering"]), found["reason"], found["doubt"]) if found else None
 
 
 def _write_entry(

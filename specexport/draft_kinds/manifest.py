@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from specexport.draft_kinds.windows import LAW_SUFFIX
-from specexport.draft_models.tapped_layers import TappedLayers
+from specexport.draft_models.tapped_layers import TappedFeatures
 from specexport.graph.plan_checks import DRAFT_PROFILE
 from specexport.recipe.schema import (
     Draft,
@@ -20,7 +20,7 @@ from specruntime.manifest import schema as manifest
 from specruntime.manifest.schema import AdaptiveSpec, DraftSpec, GraphSpec, TreeSpec
 
 
-def draft_spec(draft: Draft, graph: GraphSpec | None, tapped: TappedLayers | None = None) -> DraftSpec:
+def draft_spec(draft: Draft, graph: GraphSpec | None, tapped: TappedFeatures | None = None) -> DraftSpec:
     """The manifest's entry; `graph` is the draft's own, None for kinds without one, `tapped` what an EAGLE-3 reads."""
     match draft:
         case NgramDraft():

@@ -7,10 +7,9 @@ strictly; `save_draft` writes ours. Knows nothing of recipes or backends.
 from specexport.draft_models.configs import EagleConfig, MedusaConfig, embeddings_sha256
 from specexport.draft_models.eagle import Eagle3Draft, EagleDraft
 from specexport.draft_models.loading import load_eagle, load_medusa
-from specexport.draft_models.masks import unrolled_mask
 from specexport.draft_models.medusa import MedusaHeads
 from specexport.draft_models.saving import save_draft
-from specexport.draft_models.tapped_layers import StatedLayers, TappedLayers, default_layer_ids
+from specexport.draft_models.tapped_layers import StatedLayers, TappedFeatures, default_layer_ids
 from specexport.draft_models.targets import DraftTarget, draft_target
 
 __all__ = [
@@ -21,12 +20,11 @@ __all__ = [
     "MedusaConfig",
     "MedusaHeads",
     "StatedLayers",
-    "TappedLayers",
+    "TappedFeatures",
     "default_layer_ids",
     "draft_target",
     "embeddings_sha256",
     "load_eagle",
     "load_medusa",
     "save_draft",
-    "unrolled_mask",
 ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from specexport.draft_models.tapped_layers import TappedLayers
+from specexport.draft_models.tapped_layers import TappedFeatures
 from specexport.errors import CheckpointUnsupported, shorten_reason
 
 
@@ -41,7 +41,7 @@ class EagleConfig:
     target_vocab_size: int
     draft_vocab_size: int
     """Rows of the draft's own LM head (EAGLE-3); the target's vocabulary where the head is shared."""
-    tapped: TappedLayers | None = None
+    tapped: TappedFeatures | None = None
     """EAGLE-3: which hidden states of the target are the features."""
     norm_before_residual: bool = False
     """EAGLE-3: the residual of the layer is the normed hidden state rather than the bare one."""

@@ -65,7 +65,7 @@ class Eagle3Draft(DraftDecoder):
         """[B, W, h] projected features, or `fed_back` of the step before -> [B, W, h], before the norm.
 
         `mask` is bool or additive [B, 1, W, keys]; None is causal over the window alone. `cache` appends: with a
-        `DynamicCache` an unrolled step sees the keys of the steps before it (`unrolled_mask`).
+        `DynamicCache` an unrolled step sees the keys of the steps before it (as in training).
         """
         return self.midlayer(hidden, embeds, self.rotary(hidden, position_ids), mask, cache)  # type: ignore[no-any-return]
 

@@ -11,7 +11,7 @@ from specexport.draft_models.eagle import Eagle3Draft, EagleDraft
 from specexport.draft_models.eagle_formats import EagleKind
 from specexport.draft_models.loading import attach, cast_weights
 from specexport.draft_models.medusa import MedusaHeads
-from specexport.draft_models.tapped_layers import TappedLayers, default_layer_ids
+from specexport.draft_models.tapped_layers import TappedFeatures, default_layer_ids
 from specexport.draft_models.targets import DraftTarget
 from specexport.errors import CheckpointUnsupported
 
@@ -72,12 +72,12 @@ def random_medusa(target: DraftTarget, *, seed: int, heads: int, layers: int = 1
     return _drawn(MedusaHeads(config), seed, target)
 
 
-def _tapped(layers: int) -> TappedLayers:
+def _tapped(layers: int) -> TappedFeatures:
     """The published choice, or, for targets too small for it, the first, the middle and the last hidden state."""
     ids = default_layer_ids(layers)
     if ids[0] < ids[1] < ids[2]:
-        return TappedLayers(ids, "the published choice")
-    return TappedLayers((0, (layers + 1) // 2, layers), "first, middle and last: the target has few layers")
+        return TappedFeatures(ids, "the published choice")
+    return TappedFeatures((0, (layers + 1) // 2, layers), "first, middle and last: the target has few layers")
 
 
 def _drawn(draft: AnyDraft, seed: int, target: DraftTarget) -> AnyDraft:

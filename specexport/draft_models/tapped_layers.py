@@ -33,7 +33,7 @@ class StatedLayers:
 
 
 @dataclass(frozen=True)
-class TappedLayers:
+class TappedFeatures:
     """The features are what enters the layers `entering`, in this order; `reason` says how that is known.
 
     `doubt` says what to try where the files do not settle it.
@@ -56,20 +56,20 @@ def tapped_layers(
     stated: StatedLayers | None,
     *,
     speculators: bool,
-) -> TappedLayers:
+) -> TappedFeatures:
     """What `config` (config.json of the draft `name`) says, or `stated` in its place.
 
     `speculators`: the config is of that format. Raises `CheckpointUnsupported` for layers that `target` does not have.
     """
     if stated is not None:
         _require_layers("draft.layer_ids", stated.ids, name, target, stated.meaning)
-        return TappedLayers(stated.entering, f"the recipe: what is {stated.meaning} {_listed(stated.ids)}")
+        return TappedFeatures(stated.entering, f"the recipe: what is {stated.meaning} {_listed(stated.ids)}")
     nested = config.get("eagle_config")
     places = (config, nested if isinstance(nested, dict) else {})
     ids = next((place[LAYER_IDS_KEY] for place in places if place.get(LAYER_IDS_KEY)), None)
     meaning = next((place[MEANING_KEY] for place in places if MEANING_KEY in place), None)
     if ids is None:
-        return TappedLayers(
+        return TappedFeatures(
             _published_choice(name, target), "the published choice: config.json names no layers"
         )
     if meaning not in (None, "entering", "leaving"):
@@ -82,27 +82,27 @@ def tapped_layers(
 
 def _read(
     ids: tuple[int, ...], meaning: Meaning | None, layers: int, name: str, *, speculators: bool
-) -> TappedLayers:
+) -> TappedFeatures:
     """The rule for ids whose meaning is not `stated` by the recipe; every branch names its evidence."""
     entering = StatedLayers("entering", ids)
     leaving = StatedLayers("leaving", ids)
     shown = f"config.json's {list(ids)}"
     if meaning is not None:
         read = entering if meaning == "entering" else leaving
-        return TappedLayers(read.entering, f"{shown}, said there to be {meaning}")
+        return TappedFeatures(read.entering, f"{shown}, said there to be {meaning}")
     if layers in ids:
-        return TappedLayers(ids, f"{shown}: nothing leaves a layer {layers}, so they are entering")
+        return TappedFeatures(ids, f"{shown}: nothing leaves a layer {layers}, so they are entering")
     published = default_layer_ids(layers)
     if ids == published:
-        return TappedLayers(ids, f"{shown}, the published choice of layers, entering")
+        return TappedFeatures(ids, f"{shown}, the published choice of layers, entering")
     if leaving.entering == published:
         doubt = _doubt(name, leaving, entering, "speculators counts what enters") if speculators else None
-        return TappedLayers(leaving.entering, f"{shown}, the published choice, leaving", doubt)
+        return TappedFeatures(leaving.entering, f"{shown}, the published choice, leaving", doubt)
     if speculators:
-        return TappedLayers(ids, f"{shown}, entering as in every file of speculators")
+        return TappedFeatures(ids, f"{shown}, entering as in every file of speculators")
     if ids[0] == 1:
-        return TappedLayers(leaving.entering, f"{shown}, leaving: a first id of 1 is SpecForge's")
-    return TappedLayers(
+        return TappedFeatures(leaving.entering, f"{shown}, leaving: a first id of 1 is SpecForge's")
+    return TappedFeatures(
         ids,
         f"{shown}, taken to be entering",
         _doubt(name, entering, leaving, "SpecForge and Model Optimizer count what leaves"),

@@ -28,7 +28,7 @@ _TOPK = ["topk_ids", "topk_logprobs"]
 _CALLED = "the draft"
 
 
-class Candidates(nn.Module):
+class TracedCandidates(nn.Module):
     """Scores of the draft's vocabulary -> its best candidates in target ids, and a law over the target's vocabulary.
 
     `target_ids` [draft_vocab] ascend; those of `vocab_size` and more are padding and are never named.
@@ -66,7 +66,7 @@ class Candidates(nn.Module):
 class _EagleForward(nn.Module):
     """The signature of an EAGLE draft's graph; `past` as in the target's."""
 
-    def __init__(self, draft: EagleDraft | Eagle3Draft, candidates: Candidates, capacity: int) -> None:
+    def __init__(self, draft: EagleDraft | Eagle3Draft, candidates: TracedCandidates, capacity: int) -> None:
         super().__init__()
         self.draft = draft
         self.candidates = candidates
@@ -100,7 +100,7 @@ class _EagleForward(nn.Module):
 class _MedusaForward(nn.Module):
     """The signature of the heads' graph."""
 
-    def __init__(self, heads: MedusaHeads, candidates: Candidates) -> None:
+    def __init__(self, heads: MedusaHeads, candidates: TracedCandidates) -> None:
         super().__init__()
         self.heads = heads
         self.candidates = candidates
@@ -163,9 +163,9 @@ def trace_medusa(heads: MedusaHeads, *, vocab_size: int, padded_vocab_size: int,
 
 def _candidates(
     draft: EagleDraft | Eagle3Draft | MedusaHeads, vocab_size: int, padded_vocab_size: int, count: int
-) -> Candidates:
+) -> TracedCandidates:
     ids = draft.target_ids if isinstance(draft, Eagle3Draft) else torch.arange(padded_vocab_size)
-    return Candidates(ids, vocab_size=vocab_size, padded_vocab_size=padded_vocab_size, count=count)
+    return TracedCandidates(ids, vocab_size=vocab_size, padded_vocab_size=padded_vocab_size, count=count)
 
 
 def _eagle_example(draft: EagleDraft | Eagle3Draft, capacity: int) -> tuple[Tensor | list[Tensor], ...]:

@@ -9,10 +9,9 @@ from specexport.passes import GraphPass, PassReport
 from specexport.passes.attention_rotary import RotateInAttention
 from specexport.passes.cleanup import DropUnusedInputs, MergeEqualWeights
 from specexport.passes.draft_features import DropHiddenStates, MakeFeatures
-from specexport.passes.draft_head import ShareHeadWeights
 from specexport.passes.fused_draft import FuseDraftSteps
 from specexport.passes.group_query_attention import FlattenHeads, GroupQueryAttention, PackAttentionInputs
-from specexport.passes.layer_path import AddDraftPath, KeepLayers
+from specexport.passes.layer_path import AddDraftPath, KeepLayers, ShareHeadWeights
 from specexport.passes.quantize_weights import QuantizeWeights
 from specexport.passes.tree_bias import TreeBias
 

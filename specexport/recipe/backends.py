@@ -4,14 +4,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from specexport.recipe.sources import Closed
+from specexport.recipe.sources import RecipePart
 from specexport.tensorrt.options import TensorRTBackend
 from specruntime.manifest.numbers import MAX_PROFILES, Size, Threads
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
 
-class OnnxRuntimeBackend(Closed):
+class OnnxRuntimeBackend(RecipePart):
     """ONNX Runtime with one of its execution providers."""
 
     kind: Literal["onnxruntime"]

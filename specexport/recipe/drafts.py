@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, NonNegativeInt, PositiveInt, Tag, model_validator
 
-from specexport.recipe.sources import Closed, DraftSource, ModelSource, absolute_address
+from specexport.recipe.sources import DraftSource, ModelSource, RecipePart, absolute_address
 from specexport.recipe.trees import Drafted, DynamicTree, Lengths, LookupWindow, StaticTree, ascending_widths
 from specexport.recipe.weights import OwnGraph
 from specexport.trees import Tree, chain_of
@@ -16,7 +16,7 @@ from specruntime.manifest.numbers import MAX_LAYERS, Share
 _DEFAULT_K = 4
 
 
-class RandomEagle(Closed):
+class RandomEagle(RecipePart):
     """An EAGLE layer of random weights, as wide as the target, for tests."""
 
     seed: NonNegativeInt = 0
@@ -24,7 +24,7 @@ class RandomEagle(Closed):
     """EAGLE-3: tokens the draft knows; all of the target's where it is not given."""
 
 
-class RandomMedusa(Closed):
+class RandomMedusa(RecipePart):
     """Heads of random weights on the target's own LM head, for tests."""
 
     seed: NonNegativeInt = 0
@@ -34,19 +34,19 @@ class RandomMedusa(Closed):
     """Residual blocks of a head."""
 
 
-class RandomEagleSource(Closed):
+class RandomEagleSource(RecipePart):
     """Weights from a seed."""
 
     random: RandomEagle
 
 
-class RandomMedusaSource(Closed):
+class RandomMedusaSource(RecipePart):
     """Weights from a seed."""
 
     random: RandomMedusa
 
 
-class LayerIds(Closed):
+class LayerIds(RecipePart):
     """Three layers of the target by number, counted by what enters them or by what leaves them."""
 
     entering: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt] | None = Field(
@@ -200,7 +200,7 @@ class EagleDraft(OwnGraph, Lengths):
 _NARROW_WIDTH = 4
 
 
-class NoneDraft(Closed):
+class NoneDraft(RecipePart):
     """Plain decoding."""
 
     kind: Literal["none"]

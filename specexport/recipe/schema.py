@@ -36,12 +36,12 @@ from specexport.recipe.drafts import (
 )
 from specexport.recipe.messages import Conflicts, explain
 from specexport.recipe.sources import (
-    Closed,
     ModelSource,
     Noise,
     NoiseSource,
     RandomModel,
     RandomSource,
+    RecipePart,
     Target,
 )
 from specexport.recipe.trees import Lengths, LookupWindow, most_drafted
@@ -93,7 +93,7 @@ def _usual_chunk(capacity: int) -> int:
     return USUAL_CHUNK if capacity >= USUAL_CHUNK + MIN_SEQUENCE else max(1, capacity // 4)
 
 
-class Parity(Closed):
+class Parity(RecipePart):
     """How closely the graph must agree with PyTorch."""
 
     tolerance: Annotated[float, Field(gt=0, examples=[1e-3])]
@@ -113,7 +113,7 @@ Prompt = Annotated[
 ]
 
 
-class Check(Closed):
+class Check(RecipePart):
     """What `specexport check` decodes."""
 
     prompts: Annotated[tuple[Prompt, ...], Field(min_length=1, examples=[[[1, 2, 3]]])] = (CHECK_TEXT,)
@@ -123,7 +123,7 @@ class Check(Closed):
     """Wrap text prompts in the tokenizer's chat template."""
 
 
-class Recipe(Closed):
+class Recipe(RecipePart):
     """All of a recipe file."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", examples=["my-model-ngram"])]

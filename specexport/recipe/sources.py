@@ -20,13 +20,13 @@ from specexport.checkpoints.address import LocalGguf, WheelMember, parse_address
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Closed(BaseModel):
+class RecipePart(BaseModel):
     """Base of every part of a recipe: no unknown keys, no changes after reading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class RandomModel(Closed):
+class RandomModel(RecipePart):
     """A model with random weights, for tests."""
 
     architecture: Annotated[str, Field(examples=["llama"])]
@@ -36,13 +36,13 @@ class RandomModel(Closed):
     seed: NonNegativeInt = 0
 
 
-class RandomSource(Closed):
+class RandomSource(RecipePart):
     """Weights from a seed."""
 
     random: RandomModel
 
 
-class Noise(Closed):
+class Noise(RecipePart):
     """Gaussian noise on every weight."""
 
     scale: Annotated[float, Field(ge=0, examples=[0.1])]
@@ -50,7 +50,7 @@ class Noise(Closed):
     seed: NonNegativeInt = 0
 
 
-class NoiseSource(Closed):
+class NoiseSource(RecipePart):
     """The target itself with declared noise, for tests."""
 
     noise_of_target: Noise
@@ -78,7 +78,7 @@ TargetSource = Annotated[_Address | _Random, Discriminator(_target_form)]
 DraftSource = Annotated[_Address | _Random | _Noise, Discriminator(_draft_form)]
 
 
-class ModelSource(Closed):
+class ModelSource(RecipePart):
     """A checkpoint: ./directory, ./file.gguf, hub://org/name@revision, pypi://dist==version/file.gguf, or a seed."""
 
     source: Annotated[TargetSource | DraftSource, Field(examples=["./my-model"])]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, NonNegativeInt, Tag, model_validator
 
-from specexport.recipe.sources import Closed
+from specexport.recipe.sources import RecipePart
 from specexport.trees import Tree, best_tree, tree_of_paths
 from specruntime.errors import InvalidArgument
 
@@ -19,7 +19,7 @@ Path = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MAX_
 Rates = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1, max_length=_MAX_RANKS)]
 
 
-class SpelledTree(Closed):
+class SpelledTree(RecipePart):
     """Every node by its path."""
 
     paths: Annotated[
@@ -41,7 +41,7 @@ class SpelledTree(Closed):
         return self
 
 
-class ComputedTree(Closed):
+class ComputedTree(RecipePart):
     """The tree of `nodes` nodes with the most expected tokens, by acceptance as `specexport tune` measures it."""
 
     nodes: Annotated[Nodes, Field(examples=[8])]
@@ -64,7 +64,7 @@ class ComputedTree(Closed):
         return self
 
 
-class DynamicTree(Closed):
+class DynamicTree(RecipePart):
     """A tree grown each round by the draft's own probabilities (EAGLE-2)."""
 
     nodes: Annotated[Nodes, Field(examples=[8])]
@@ -115,7 +115,7 @@ MAX_DRAFTED = 64
 Drafted = Annotated[int, Field(ge=1, le=MAX_DRAFTED)]
 
 
-class LookupWindow(Closed):
+class LookupWindow(RecipePart):
     """Prompt lookup: what followed the last n tokens where they occurred before."""
 
     k: Drafted = 10
@@ -132,7 +132,7 @@ class LookupWindow(Closed):
         return self
 
 
-class Lengths(Closed):
+class Lengths(RecipePart):
     """What a kind with a draft of its own says of its length."""
 
     adaptive: bool = False

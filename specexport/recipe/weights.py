@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from specexport.graph.plan import Activations, LinearPlan, WeightFormat, WeightPlan
-from specexport.recipe.sources import Closed
+from specexport.recipe.sources import RecipePart
 
 _MOST_TEXT = 1 << 20
 
 
-class LmHead(Closed):
+class LmHead(RecipePart):
     """The LM head; the embedding table is stored with it."""
 
     format: Literal["int8", "fp32"] = "int8"
@@ -30,7 +30,7 @@ class LmHead(Closed):
         return self
 
 
-class Weights(Closed):
+class Weights(RecipePart):
     """Integer weights. Activations between layers and the KV cache stay fp32."""
 
     format: Literal["int8", "int4"]
@@ -61,7 +61,7 @@ class Weights(Closed):
         )
 
 
-class OwnGraph(Closed):
+class OwnGraph(RecipePart):
     """What a kind whose draft is a graph of its own says of that graph's weights."""
 
     weights: Weights | None = None
@@ -69,7 +69,7 @@ class OwnGraph(Closed):
     draft's rounding costs acceptance and never changes a token."""
 
 
-class RunningText(Closed):
+class RunningText(RecipePart):
     """A text that is read token by token."""
 
     text: Annotated[str, Field(min_length=1, max_length=_MOST_TEXT)]
@@ -88,7 +88,7 @@ class RunningText(Closed):
         return {**rest, "text": _read_text(value["file"], info)}
 
 
-class EngineWeights(Closed):
+class EngineWeights(RecipePart):
     """Weights of a TensorRT engine in fewer bits, by NVIDIA ModelOpt. LM head, embedding table, KV cache and a draft's
     graph stay in `precision`."""
 

@@ -19,7 +19,7 @@ class _Fact(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Binding(_Fact):
+class EngineBinding(_Fact):
     """An engine input or output; `dtype` as the library names it, -1 for a dynamic size."""
 
     name: str
@@ -38,8 +38,8 @@ class ShapeRange(_Fact):
 class NetworkFacts(_Fact):
     """What the parser made of the graph, before compilation."""
 
-    inputs: tuple[Binding, ...]
-    outputs: tuple[Binding, ...]
+    inputs: tuple[EngineBinding, ...]
+    outputs: tuple[EngineBinding, ...]
     aliases: tuple[tuple[str, str], ...]  # (input, output) that are the same memory
     kv_cache_updates: tuple[str, ...]  # ONNX nodes that became KV-cache-update layers
     attention: tuple[str, ...]  # ONNX nodes that became attention
@@ -48,8 +48,8 @@ class NetworkFacts(_Fact):
 class EngineReport(_Fact):
     """The facts of a finished engine."""
 
-    inputs: tuple[Binding, ...]
-    outputs: tuple[Binding, ...]
+    inputs: tuple[EngineBinding, ...]
+    outputs: tuple[EngineBinding, ...]
     profiles: tuple[dict[str, ShapeRange], ...]
     aliases: tuple[tuple[str, str], ...]
     kv_cache_updates: tuple[str, ...]
@@ -147,8 +147,10 @@ def inspect_engine(trt: Any, engine: Any, facts: NetworkFacts, engine_bytes: int
     return judge(seen, layers, profiles, engine_bytes=engine_bytes, weights_bytes=max(weights, 0))
 
 
-def _binding(tensor: Any) -> Binding:
-    return Binding(name=tensor.name, dtype=tensor.dtype.name, shape=tuple(int(size) for size in tensor.shape))
+def _binding(tensor: Any) -> EngineBinding:
+    return EngineBinding(
+        name=tensor.name, dtype=tensor.dtype.name, shape=tuple(int(size) for size in tensor.shape)
+    )
 
 
 def _shape_range(shapes: Any) -> ShapeRange:

@@ -14,7 +14,7 @@ _SORTED_TOGETHER = 24  # batches: enough to pad little, few enough to keep the o
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """Dialogues padded on the right to the longest."""
 
     ids: Tensor  # [B, T] int64
@@ -25,7 +25,7 @@ class Batch:
     rows: int  # tokens, padding left out
 
 
-def load_batch(store: FeatureStore, spans: Sequence[Span], *, learn_from: int | None = None) -> Batch:
+def load_batch(store: FeatureStore, spans: Sequence[Span], *, learn_from: int | None = None) -> TrainingBatch:
     """Gathers the rows of `spans`, in the type that the draft computes in.
 
     `learn_from`: the column from which tokens count as answers, for every dialogue; None: from each answer's start.
@@ -44,7 +44,7 @@ def load_batch(store: FeatureStore, spans: Sequence[Span], *, learn_from: int | 
     places = torch.arange(width)
     starts = torch.tensor([[learn_from or span.answer_start] for span in spans])
     ends = torch.tensor([[span.length] for span in spans])
-    return Batch(
+    return TrainingBatch(
         ids=columns["ids"],
         final=columns["final"],
         taps=columns.get("taps"),

@@ -14,7 +14,7 @@ from specexport.draft_models import (
     DraftTarget,
     Eagle3Draft,
     MedusaHeads,
-    TappedLayers,
+    TappedFeatures,
     default_layer_ids,
     load_eagle,
     load_medusa,
@@ -96,7 +96,7 @@ def load_start(kind: Kind, target: DraftTarget, shape: Shape, start: Path | None
     return heads
 
 
-def tapped_layers(kind: Kind, layers: int, started: Started | None = None) -> TappedLayers | None:
+def tapped_layers(kind: Kind, layers: int, started: Started | None = None) -> TappedFeatures | None:
     """Which hidden states of a target of `layers` layers the kind learns from; None: the last one alone.
 
     Raises `TrainingRefused` where the target has too few layers.
@@ -110,7 +110,7 @@ def tapped_layers(kind: Kind, layers: int, started: Started | None = None) -> Ta
             f"--kind eagle3: found a target of {layers} layers, expected at least {FEWEST_LAYERS} to tap three of "
             "them; train another kind"
         )
-    return TappedLayers(default_layer_ids(layers), "the published choice")
+    return TappedFeatures(default_layer_ids(layers), "the published choice")
 
 
 def new_training(

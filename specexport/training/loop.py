@@ -16,9 +16,9 @@ import torch
 from accelerate import Accelerator
 
 from specexport.errors import TrainingRefused
-from specexport.training.batching import Batch, load_batch, plan_epoch
+from specexport.training.batching import TrainingBatch, load_batch, plan_epoch
 from specexport.training.features import FeatureStore, Span
-from specexport.training.objectives import Outcome, Task
+from specexport.training.objectives import BatchLoss, Task
 from specexport.training.target import fast_bfloat16
 from specruntime import clock
 
@@ -32,7 +32,7 @@ _CHECKPOINT, _PROGRESS = "checkpoint", "progress.json"
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """`minutes` of training, checkpoints and earlier runs included, end a run before its `epochs` do.
 
     `draft` says what is trained, JSON-ready: a checkpoint of another is not continued.
@@ -64,7 +64,7 @@ class Progress:
         """By drafted token, the share of chains accepted up to it, since the last report."""
         return [reached / starts for reached, starts in zip(self.reached, self.starts, strict=True) if starts]
 
-    def note(self, outcome: Outcome, rows: int) -> None:
+    def note(self, outcome: BatchLoss, rows: int) -> None:
         loss = float(outcome.loss.detach())
         self.loss = loss if math.isnan(self.loss) else _SMOOTHED * self.loss + (1 - _SMOOTHED) * loss
         self.step, self.batch, self.tokens = self.step + 1, self.batch + 1, self.tokens + rows
@@ -85,7 +85,7 @@ def train(
     task: Task,
     store: FeatureStore,
     stored: Sequence[Span],
-    plan: Plan,
+    plan: TrainingPlan,
     directory: Path,
     report: Report = lambda progress, done: None,
 ) -> Progress:
@@ -149,7 +149,7 @@ def common_prefix(store: FeatureStore, spans: Sequence[Span]) -> int:
     return max(shared, 1)
 
 
-def _batches(spans: Sequence[Span], plan: Plan, progress: Progress) -> Iterator[list[Span]]:
+def _batches(spans: Sequence[Span], plan: TrainingPlan, progress: Progress) -> Iterator[list[Span]]:
     """The batches that are left of the run. `progress` says where they begin, and what epoch the next one is of."""
     while progress.epoch < plan.epochs:
         batches = plan_epoch(spans, plan.tokens_per_step, plan.seed, progress.epoch)
@@ -157,7 +157,7 @@ def _batches(spans: Sequence[Span], plan: Plan, progress: Progress) -> Iterator[
         progress.epoch, progress.batch = progress.epoch + 1, 0
 
 
-def _share_done(progress: Progress, plan: Plan, steps: int) -> float:
+def _share_done(progress: Progress, plan: TrainingPlan, steps: int) -> float:
     by_time = progress.seconds / (60 * plan.minutes) if plan.minutes is not None else 0.0
     return max(progress.step / steps, by_time)
 
@@ -184,12 +184,12 @@ class _Learner:
         self.task, self._optimizer = self.accelerator.prepare(task, optimizer)
         self._learning_rate = learning_rate
 
-    def step(self, batch: Batch, number: int, done: float) -> Outcome:
+    def step(self, batch: TrainingBatch, number: int, done: float) -> BatchLoss:
         """Learns from one batch; `number` steps were before it, and the share `done` of the run."""
         self.task.begin(done)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate * _pace(number, done)
-        outcome: Outcome = self.task(batch)
+        outcome: BatchLoss = self.task(batch)
         self.accelerator.backward(outcome.loss)
         self.accelerator.clip_grad_norm_(self.task.parameters(), _LARGEST_GRADIENT)
         self._optimizer.step()
@@ -200,7 +200,9 @@ class _Learner:
 class _Checkpoint:
     """A run on disk: replaced whole."""
 
-    def __init__(self, accelerator: Accelerator, directory: Path, plan: Plan, spans: Sequence[Span]) -> None:
+    def __init__(
+        self, accelerator: Accelerator, directory: Path, plan: TrainingPlan, spans: Sequence[Span]
+    ) -> None:
         self._accelerator = accelerator
         self._place, self._fresh = directory / _CHECKPOINT, directory / f"{_CHECKPOINT}.new"
         stated = {"epochs": plan.epochs, "tokens_per_step": plan.tokens_per_step, "seed": plan.seed}

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from specexport.draft_models import DraftTarget, Eagle3Draft, MedusaConfig, MedusaHeads
 from specexport.draft_models.pruned import PrunedForCausalLM
-from specexport.training.batching import Batch
+from specexport.training.batching import TrainingBatch
 
 
 class Teacher:
@@ -44,7 +44,7 @@ class Teacher:
 
 
 @dataclass
-class Outcome:
+class BatchLoss:
     """Of one batch: `loss` to descend, and by step how many chains got that far of those that could."""
 
     loss: Tensor
@@ -53,7 +53,7 @@ class Outcome:
     weight: float = 0.0
 
     @classmethod
-    def none(cls, steps: int) -> "Outcome":
+    def none(cls, steps: int) -> "BatchLoss":
         return cls(torch.zeros(()), [0] * steps, [0] * steps)
 
     def add(self, step: int, loss: Tensor, weight: float, reached: int, starts: int) -> None:
@@ -74,14 +74,14 @@ class Task(nn.Module):
     def begin(self, done: float) -> None:
         """Called before each step with the share of the run that is done, 0 to 1."""
 
-    def forward(self, batch: Batch) -> Outcome:
+    def forward(self, batch: TrainingBatch) -> BatchLoss:
         raise NotImplementedError
 
 
 class TeacherRows:
     """The teacher's law after each answer token of a batch but the last, computed once and used by every step."""
 
-    def __init__(self, batch: Batch, teacher: Teacher) -> None:
+    def __init__(self, batch: TrainingBatch, teacher: Teacher) -> None:
         judged = torch.zeros_like(batch.answer)
         judged[:, :-1] = batch.answer[:, 1:]  # row j decides token j + 1
         self._probabilities = teacher.probabilities(batch.final[judged])  # [N, V]
@@ -151,7 +151,7 @@ class Eagle3Task(Task):
         """Few steps at first: what a step learns from the target's features, all steps use."""
         self._unrolled = next(steps for share, steps in _CURRICULUM if done <= share)
 
-    def forward(self, batch: Batch) -> Outcome:
+    def forward(self, batch: TrainingBatch) -> BatchLoss:
         assert batch.taps is not None
         width = batch.ids.shape[1] - 2  # rows that have a token to score
         first = max(batch.first_answer - 1, 0)  # later steps need only the rows from which drafting starts
@@ -159,7 +159,7 @@ class Eagle3Task(Task):
         positions = torch.arange(width)[None]
         cache = DynamicCache()
         hidden = self.draft.project(batch.taps[:, :width])
-        outcome = Outcome.none(min(self.steps, self._unrolled))
+        outcome = BatchLoss.none(min(self.steps, self._unrolled))
         reached = batch.answer[:, 1 : width + 1]  # [B, width] chains that hit at every step so far
         for step in range(min(self.steps, self._unrolled, width - first)):
             begin, end = (first if step else 0), width - step
@@ -179,9 +179,10 @@ class Eagle3Task(Task):
 
 
 def unrolled(width: int, first: int, step: int) -> Tensor:
-    """[1, 1, rows, keys] bool: `specexport.draft_models.unrolled_mask`, of the rows that step `step` > 0 has.
+    """Return [1, 1, rows, keys] bool: the keys that the rows of unrolled step `step` > 0 see (EAGLE-3).
 
-    Step 0 has rows 0 to `width`, step s has rows `first` to `width - s`.
+    Row t of step s stands for position t + s: it sees the keys of step 0 up to t, and of each later step only its own
+    row. Step 0 has rows 0 to `width`, step s has rows `first` to `width - s`.
     """
     rows = torch.arange(first, width - step)[:, None]
     parts = [torch.arange(width)[None] <= rows]
@@ -223,12 +224,12 @@ class MedusaTask(Task):
         self.draft = draft
         self._teacher, self._every = teacher, every
 
-    def forward(self, batch: Batch) -> Outcome:
+    def forward(self, batch: TrainingBatch) -> BatchLoss:
         heads = self.draft.config.heads
         width = batch.ids.shape[1] - 2
         teacher = self._teacher if self.training else self._every
         rows = TeacherRows(batch, teacher)
-        outcome = Outcome.none(heads)
+        outcome = BatchLoss.none(heads)
         reached = batch.answer[:, 1 : width + 1]
         for index in range(min(heads, width)):
             end = width - index
@@ -253,13 +254,13 @@ class SmallModelTask(Task):
         self._depth = depth
         self._teacher = teacher
 
-    def forward(self, batch: Batch) -> Outcome:
+    def forward(self, batch: TrainingBatch) -> BatchLoss:
         width = batch.ids.shape[1] - 1  # rows that have a token to score
         rows = TeacherRows(batch, self._teacher)
         hidden = self.draft.model(input_ids=batch.ids[:, :width], use_cache=False).last_hidden_state
         wanted = batch.answer[:, 1:] & batch.answer[:, :-1]
         loss, hits = rows.score(self._teacher.logits, hidden, wanted, 0)
-        outcome = Outcome.none(self._depth)
+        outcome = BatchLoss.none(self._depth)
         outcome.add(0, loss, 1.0, int(hits.sum()), int(wanted.sum()))
         reached = hits
         for step in range(1, min(self._depth, width)):

@@ -30,7 +30,7 @@ from specexport.training.kinds import (
     require_trainable,
     tapped_layers,
 )
-from specexport.training.loop import Plan, Progress, evaluate, train
+from specexport.training.loop import Progress, TrainingPlan, evaluate, train
 from specexport.training.prompt_codec import PromptCodec
 from specexport.training.prompts_file import Conversation, read_training_text
 from specexport.training.target import fast_copy, require_plain_logits
@@ -100,7 +100,7 @@ class Order:
     out: Path
     work: Path
     shape: Shape
-    plan: Plan
+    plan: TrainingPlan
     answer_tokens: int = 224
     start: Path | None = None
     restart: bool = False
@@ -173,7 +173,7 @@ def _require_trainable(recipe: Recipe, order: Order, text: _Text, reports: Repor
             reports.stage(f"the target's attention was not tried before its weights are read: {untried}")
 
 
-def _plan(order: Order) -> Plan:
+def _plan(order: Order) -> TrainingPlan:
     """With what a checkpoint must have been trained from to be continued."""
     shape = order.shape
     start = None if order.start is None else str(order.start.resolve())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, PretrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
-from specexport.draft_models import DraftTarget, Eagle3Draft, EagleConfig, TappedLayers
+from specexport.draft_models import DraftTarget, Eagle3Draft, EagleConfig, TappedFeatures
 from specexport.draft_models.pruned import PrunedForCausalLM, new_pruned
 from specexport.errors import TrainingRefused
 
@@ -27,7 +27,7 @@ _EMBEDDING_SCALE = 0.5  # of the weights of the hidden half: embeddings are seen
 def new_eagle3(
     model: PreTrainedModel,
     target: DraftTarget,
-    tapped: TappedLayers | None,
+    tapped: TappedFeatures | None,
     ids: Tensor,
     say: Callable[[str], None] = lambda text: None,
 ) -> Eagle3Draft:

@@ -14,7 +14,7 @@ from specruntime.accept import (
     accept_tree_rejection,
 )
 from specruntime.errors import InvalidArgument
-from specruntime.sampling.noise import Stream
+from specruntime.sampling.noise import NoiseStream
 from tests.runtime.scripted_draws import ScriptedDraws, outcomes
 
 
@@ -195,8 +195,8 @@ def test_rejection_with_the_shipped_stream_has_the_law_of_the_target() -> None:
     rounds = 20_000
     counts = np.zeros(4)
     for position in range(rounds):
-        drafted = Stream(5, position, "draft").categorical(q)
-        counts[accept_rejection([drafted], q[None], lambda *_: p, Stream(5, position, "accept"))[0]] += 1
+        drafted = NoiseStream(5, position, "draft").categorical(q)
+        counts[accept_rejection([drafted], q[None], lambda *_: p, NoiseStream(5, position, "accept"))[0]] += 1
     assert counts[3] == 0
     expected = rounds * p[:3]
     assert (

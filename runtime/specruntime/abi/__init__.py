@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from specruntime.abi.entries import ANSWERS, ENGINES, LIBRARY, LIFETIME, READS, TEXTS
 from specruntime.abi.enums import SEED_DRAWN, AcceptRule, DraftKind, Finish, SessionState
 from specruntime.abi.structs import ENUMERATIONS, STRUCTURES
-from specruntime.abi.table import ANY_STATE, Argument, Entry, Enumeration, Field, Outcome, Structure
+from specruntime.abi.table import ANY_STATE, Argument, Entry, Enumeration, Field, StatusMeaning, Structure
 from specruntime.errors import Status
 
 __all__ = [
@@ -29,9 +29,9 @@ __all__ = [
     "Enumeration",
     "Field",
     "Finish",
-    "Outcome",
     "SessionState",
     "Status",
+    "StatusMeaning",
     "Structure",
     "outcomes",
 ]
@@ -50,20 +50,20 @@ ENTRIES: Mapping[str, Entry] = {entry.name: entry for rows in SECTIONS.values() 
 
 # What every entry that returns a status may return, where its own row says nothing else of it.
 COMMON = (
-    Outcome(Status.OK, ""),
-    Outcome(
+    StatusMeaning(Status.OK, ""),
+    StatusMeaning(
         Status.INVALID_ARGUMENT,
         "NULL where it is not allowed, memory of another dtype, not contiguous, read-only or shorter than said, "
         "a negative length, a value out of range",
     ),
-    Outcome(Status.OUT_OF_MEMORY, "no memory for what the call needs; ask for the state", ANY_STATE),
-    Outcome(
+    StatusMeaning(Status.OUT_OF_MEMORY, "no memory for what the call needs; ask for the state", ANY_STATE),
+    StatusMeaning(
         Status.INTERNAL, "a defect of this library or an interrupt of the host; ask for the state", ANY_STATE
     ),
 )
 
 
-def outcomes(entry: Entry) -> Mapping[Status, Outcome]:
+def outcomes(entry: Entry) -> Mapping[Status, StatusMeaning]:
     """Every status the entry may return, by number; empty for an entry that returns none."""
     if entry.returns != "spx_status":
         return {}

@@ -5,7 +5,7 @@ from specruntime.abi.table import (
     SHORT_BUFFER,
     Argument,
     Entry,
-    Outcome,
+    StatusMeaning,
     filled,
     given,
     ids_out,
@@ -16,9 +16,9 @@ from specruntime.abi.table import (
 from specruntime.errors import Status
 
 ENGINE = value("engine", "spx_engine", "from `spx_engine_open`")
-_CLOSED = Outcome(Status.INVALID_HANDLE, "the engine is not open")
-_NO_TEXT = Outcome(Status.BACKEND_MISSING, "a library for text (tokenizers, jinja2) is not installed")
-_BAD_TEXT = Outcome(Status.BUNDLE_INVALID, "the bundle's tokenizer or template cannot be parsed")
+_CLOSED = StatusMeaning(Status.INVALID_HANDLE, "the engine is not open")
+_NO_TEXT = StatusMeaning(Status.BACKEND_MISSING, "a library for text (tokenizers, jinja2) is not installed")
+_BAD_TEXT = StatusMeaning(Status.BUNDLE_INVALID, "the bundle's tokenizer or template cannot be parsed")
 
 
 def structure_out(name: str, ctype: str, doc: str) -> tuple[Argument, Argument]:
@@ -52,7 +52,7 @@ LIBRARY = (
             ),
             *text_out("UTF-8 with a closing NUL"),
         ),
-        (SHORT_BUFFER, Outcome(Status.INVALID_HANDLE, "not 0 and not an open handle; ask with 0")),
+        (SHORT_BUFFER, StatusMeaning(Status.INVALID_HANDLE, "not 0 and not an open handle; ask with 0")),
     ),
     Entry(
         "spx_options_init",
@@ -78,11 +78,13 @@ ENGINES = (
             result("engine", "spx_engine", "a handle; never 0, never used again for another"),
         ),
         (
-            Outcome(Status.BUNDLE_INVALID, "no bundle there, or one of its files is missing or malformed"),
-            Outcome(Status.BUNDLE_HASH_MISMATCH, "a file was changed after the build"),
-            Outcome(Status.BUNDLE_TOO_NEW, "written by a newer schema"),
-            Outcome(Status.BACKEND_MISSING, "the engine's library is not installed"),
-            Outcome(Status.BACKEND_INCOMPATIBLE, "the library, driver or device cannot load it"),
+            StatusMeaning(
+                Status.BUNDLE_INVALID, "no bundle there, or one of its files is missing or malformed"
+            ),
+            StatusMeaning(Status.BUNDLE_HASH_MISMATCH, "a file was changed after the build"),
+            StatusMeaning(Status.BUNDLE_TOO_NEW, "written by a newer schema"),
+            StatusMeaning(Status.BACKEND_MISSING, "the engine's library is not installed"),
+            StatusMeaning(Status.BACKEND_INCOMPATIBLE, "the library, driver or device cannot load it"),
         ),
         "The caller owns the engine until `spx_engine_close`. The bundle directory must stay where it is until then. "
         "Any thread may use it.",
@@ -109,7 +111,7 @@ ENGINES = (
         "spx_engine_close",
         "Frees the weights. Sessions are closed first, by their owners: an engine in use is not taken from them.",
         (ENGINE,),
-        (_CLOSED, Outcome(Status.WRONG_STATE, "sessions of this engine are open; it stays open too")),
+        (_CLOSED, StatusMeaning(Status.WRONG_STATE, "sessions of this engine are open; it stays open too")),
         "The handle is invalid after OK.",
     ),
 )
@@ -155,31 +157,31 @@ TEXTS = (
 
 _SESSION = value("session", "spx_session", "from `spx_session_open`")
 _SHARED = (
-    Outcome(Status.INVALID_HANDLE, "the session is not open"),
-    Outcome(Status.SESSION_BUSY, "another thread is inside a call on this session; try again after it"),
+    StatusMeaning(Status.INVALID_HANDLE, "the session is not open"),
+    StatusMeaning(Status.SESSION_BUSY, "another thread is inside a call on this session; try again after it"),
 )
-_POISONED = Outcome(
+_POISONED = StatusMeaning(
     Status.SESSION_POISONED, "an engine call failed before: reset or close", (State.POISONED,)
 )
-_FAILED = Outcome(
+_FAILED = StatusMeaning(
     Status.ENGINE_FAILED,
     "the engine failed, or its logits are no numbers; the tokens are those before the failed round",
     (State.POISONED,),
 )
-_FULL = Outcome(Status.CAPACITY_EXCEEDED, "the KV cache was full before the call; rewind or reset")
-_NO_ANSWER = Outcome(Status.WRONG_STATE, "no answer has begun, or it has ended")
+_FULL = StatusMeaning(Status.CAPACITY_EXCEEDED, "the KV cache was full before the call; rewind or reset")
+_NO_ANSWER = StatusMeaning(Status.WRONG_STATE, "no answer has begun, or it has ended")
 _COUNT = result("count", "int64_t", "tokens delivered; with BUFFER_TOO_SMALL the room that is needed")
 _FINISH = result("finish", "int32_t", "SPX_FINISH_*: NONE while the answer goes on")
-_SHORT_ROUND = Outcome(
+_SHORT_ROUND = StatusMeaning(
     Status.BUFFER_TOO_SMALL,
     "`capacity` is below what one round may deliver (`count` tells it); no round was run",
 )
-_BANNED = Outcome(
+_BANNED = StatusMeaning(
     Status.INVALID_ARGUMENT,
     "an argument that the call does not take, or the parameters ban every token",
 )
 _ROUND_OUTCOMES = (
-    Outcome(Status.OK, "", (State.ANSWERING, State.ENDED)),
+    StatusMeaning(Status.OK, "", (State.ANSWERING, State.ENDED)),
     _BANNED,
     *_SHARED,
     _POISONED,
@@ -201,7 +203,7 @@ LIFETIME = (
             ),
             result("session", "spx_session", "a handle; never 0, never used again for another"),
         ),
-        (Outcome(Status.INVALID_HANDLE, "the engine is not open"),),
+        (StatusMeaning(Status.INVALID_HANDLE, "the engine is not open"),),
         "The caller owns the session until `spx_session_close`. One thread at a time may use it; different sessions "
         "may be used at once.",
     ),
@@ -209,13 +211,13 @@ LIFETIME = (
         "spx_session_reset",
         "Forgets every token and heals a poisoned session.",
         (_SESSION,),
-        (Outcome(Status.OK, "", (State.EMPTY,)), *_SHARED),
+        (StatusMeaning(Status.OK, "", (State.EMPTY,)), *_SHARED),
     ),
     Entry(
         "spx_session_close",
         "Frees the session's buffers.",
         (_SESSION,),
-        (Outcome(Status.OK, "", (State.CLOSED,)), *_SHARED),
+        (StatusMeaning(Status.OK, "", (State.CLOSED,)), *_SHARED),
         "The handle is invalid after OK.",
     ),
 )
@@ -261,7 +263,7 @@ READS = (
         (
             *_SHARED,
             SHORT_BUFFER,
-            Outcome(
+            StatusMeaning(
                 Status.WRONG_STATE, "the answer asked for none, or no round was run since the tokens changed"
             ),
         ),
@@ -271,14 +273,14 @@ READS = (
         "Takes the text that became complete since it was last taken, for answers begun with `text` = 1. A character "
         "whose bytes are not all there waits for them; an end token adds no text. With BUFFER_TOO_SMALL it stays.",
         (_SESSION, *text_out("UTF-8 with a closing NUL; the text may hold NUL itself, `needed` counts")),
-        (*_SHARED, SHORT_BUFFER, Outcome(Status.WRONG_STATE, "no answer with `text` = 1")),
+        (*_SHARED, SHORT_BUFFER, StatusMeaning(Status.WRONG_STATE, "no answer with `text` = 1")),
     ),
     Entry(
         "spx_session_seed",
         "The seed of the answer begun last: the one of its parameters, or the one drawn for it, below 2**53; 0 for a "
         "greedy answer without one. Given as the seed of the same parameters it gives the same answer.",
         (_SESSION, result("seed", "uint64_t", "the seed")),
-        (*_SHARED, Outcome(Status.WRONG_STATE, "no answer has begun since the session was opened")),
+        (*_SHARED, StatusMeaning(Status.WRONG_STATE, "no answer has begun since the session was opened")),
     ),
     Entry(
         "spx_session_stats",
@@ -299,11 +301,11 @@ ANSWERS = (
             value("count", "int64_t", "number of ids, 1 or more"),
         ),
         (
-            Outcome(Status.OK, "", (State.FILLED,)),
+            StatusMeaning(Status.OK, "", (State.FILLED,)),
             *_SHARED,
             _POISONED,
-            Outcome(Status.EMPTY_PROMPT, "`count` is 0"),
-            Outcome(Status.CAPACITY_EXCEEDED, "they do not all fit; none was added"),
+            StatusMeaning(Status.EMPTY_PROMPT, "`count` is 0"),
+            StatusMeaning(Status.CAPACITY_EXCEEDED, "they do not all fit; none was added"),
         ),
     ),
     Entry(
@@ -320,12 +322,12 @@ ANSWERS = (
             value("bias_count", "int64_t", "number of biases"),
         ),
         (
-            Outcome(Status.OK, "", (State.ANSWERING,)),
+            StatusMeaning(Status.OK, "", (State.ANSWERING,)),
             *_SHARED,
             _POISONED,
-            Outcome(Status.EMPTY_PROMPT, "no tokens are committed"),
-            Outcome(Status.BACKEND_MISSING, "`text` = 1 and a library for text is not installed"),
-            Outcome(Status.BUNDLE_INVALID, "`text` = 1 and the bundle's tokenizer cannot be parsed"),
+            StatusMeaning(Status.EMPTY_PROMPT, "no tokens are committed"),
+            StatusMeaning(Status.BACKEND_MISSING, "`text` = 1 and a library for text is not installed"),
+            StatusMeaning(Status.BUNDLE_INVALID, "`text` = 1 and the bundle's tokenizer cannot be parsed"),
         ),
         "All arrays are copied.",
     ),
@@ -366,6 +368,6 @@ ANSWERS = (
         "spx_session_rewind",
         "Forgets every token from index `length` on. Ends the current answer.",
         (_SESSION, value("length", "int64_t", "tokens to keep, 0 to the length")),
-        (Outcome(Status.OK, "", (State.EMPTY, State.FILLED)), *_SHARED, _POISONED),
+        (StatusMeaning(Status.OK, "", (State.EMPTY, State.FILLED)), *_SHARED, _POISONED),
     ),
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from specruntime.abi import ABI_VERSION, COMMON, ENUMERATIONS, SECTIONS, STRUCTURES, outcomes
 from specruntime.abi.header import prototype
-from specruntime.abi.table import DTYPES, Argument, Entry, Enumeration, Outcome, Structure
+from specruntime.abi.table import DTYPES, Argument, Entry, Enumeration, StatusMeaning, Structure
 
 _OPENING = f"""\
 # The flat API
@@ -87,13 +87,13 @@ def _argument_row(argument: Argument) -> str:
     return f"| `{argument.name}` | {argument.direction} | {argument.memory}{optional} | {argument.doc} |"
 
 
-def _outcome_table(rows: Iterable[Outcome]) -> Iterator[str]:
+def _outcome_table(rows: Iterable[StatusMeaning]) -> Iterator[str]:
     yield "| status | when | the session afterwards |\n|---|---|---|"
     for outcome in rows:
         yield f"| {outcome.status.name} | {outcome.when or 'done'} | {_after(outcome)} |"
 
 
-def _after(outcome: Outcome) -> str:
+def _after(outcome: StatusMeaning) -> str:
     if outcome.after is None:
         return "unchanged"
     return " or ".join(state.name for state in outcome.after)

@@ -109,7 +109,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StatusMeaning:
     """A status an entry may return and the states its session may be in afterwards; None: nothing has changed."""
 
     status: Status
@@ -124,7 +124,7 @@ class Entry:
     name: str
     purpose: str
     arguments: tuple[Argument, ...] = ()
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[StatusMeaning, ...] = ()
     ownership: str = ""
     returns: str = "spx_status"
 
@@ -175,6 +175,6 @@ def ids_out(doc: str) -> tuple[Argument, Argument, Argument]:
     )
 
 
-SHORT_BUFFER = Outcome(
+SHORT_BUFFER = StatusMeaning(
     Status.BUFFER_TOO_SMALL, "the buffer is shorter than the size now told; nothing else was written"
 )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specruntime.engines.cuda import ALIGNMENT, Arena, Device
 from specruntime.engines.layout import HOST_TYPES, bytes_of, cached_inputs, no_logits, shape_of
 from specruntime.engines.protocol import BatchContext, Window
-from specruntime.engines.tensorrt_context import BoundProfile, allocate_slabs, cache_addresses
+from specruntime.engines.tensorrt_context import TensorRTProfile, allocate_slabs, cache_addresses
 from specruntime.errors import EngineFailed, InvalidArgument, WrongState
 from specruntime.manifest.schema import GraphSpec, TensorSpec
 
@@ -40,7 +40,7 @@ class TrtBatch:
             for profile in spec.profiles:
                 for size in (size for size in spec.sizes_of(profile) if size <= rows):
                     part = spec.model_copy(update={"batch": size})
-                    bound = BoundProfile(
+                    bound = TensorRTProfile(
                         engine, self._arena, part, profile, self._addresses(0), errors, config
                     )
                     self._launches[profile.name, size] = _Launches(bound)
@@ -176,7 +176,7 @@ class TrtBatch:
 class _Launches:
     """One profile at one size: where its caches begin now, and what was captured for which first sequence."""
 
-    def __init__(self, bound: BoundProfile) -> None:
+    def __init__(self, bound: TensorRTProfile) -> None:
         self.bound = bound
         self.graphs: dict[int, Any] = {}
         self._first = 0

@@ -28,7 +28,7 @@ from specruntime.errors import EngineFailed, OutOfMemory, WrongState
 from specruntime.manifest.schema import GraphSpec, Profile, TensorSpec
 
 
-class BoundProfile:
+class TensorRTProfile:
     """One profile: its execution context, its staging block, and where each tensor lies."""
 
     def __init__(
@@ -137,7 +137,7 @@ class TrtContext:
         self.replays = {profile.name: 0 for profile in spec.profiles}
         self._device = device
         self._failed = False
-        self._profiles: dict[str, BoundProfile] = {}
+        self._profiles: dict[str, TensorRTProfile] = {}
         self._slabs: list[_Slab] = []
         self._arena: Arena | None = Arena(device)
         try:
@@ -145,7 +145,7 @@ class TrtContext:
             self._caches = {name: address for slab in self._slabs for name, address in slab.caches.items()}
             addresses = cache_addresses(spec, self._caches)
             for profile in spec.profiles:
-                bound = BoundProfile(engine, self._arena, spec, profile, addresses, errors, config)
+                bound = TensorRTProfile(engine, self._arena, spec, profile, addresses, errors, config)
                 self._profiles[profile.name] = bound
             self._share_scratch()
             self._warm_up()

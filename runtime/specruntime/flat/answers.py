@@ -11,7 +11,7 @@ from specruntime.abi.structs import PARAMS
 from specruntime.errors import BufferTooSmall, InvalidArgument
 from specruntime.flat.arguments import deliver, deliver_text
 from specruntime.flat.entry import entry
-from specruntime.flat.records import EngineRecord, SessionRecord
+from specruntime.flat.records import OpenEngine, SessionRecord
 from specruntime.sampling.params import SamplingParams
 from specruntime.stopping import FinishReason
 
@@ -123,15 +123,13 @@ def _finish(reason: FinishReason | None) -> Finish:
 
 
 @entry
-def spx_text_encode(
-    engine: EngineRecord, text: str, length: int, ids: Ids, capacity: int, count: Ids
-) -> None:
+def spx_text_encode(engine: OpenEngine, text: str, length: int, ids: Ids, capacity: int, count: Ids) -> None:
     deliver(engine.codec.encode(text), ids, count, "ids")
 
 
 @entry
 def spx_text_chat(
-    engine: EngineRecord, messages: str, length: int, prompt: int, ids: Ids, capacity: int, count: Ids
+    engine: OpenEngine, messages: str, length: int, prompt: int, ids: Ids, capacity: int, count: Ids
 ) -> None:
     if prompt not in (0, 1):
         raise InvalidArgument(f"prompt is {prompt}, expected 0 or 1")
@@ -140,7 +138,7 @@ def spx_text_chat(
 
 @entry
 def spx_text_decode(
-    engine: EngineRecord,
+    engine: OpenEngine,
     ids: Ids,
     count: int,
     text: NDArray[np.uint8],

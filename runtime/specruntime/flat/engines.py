@@ -10,7 +10,7 @@ from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument, InvalidHandle, Status
 from specruntime.flat.arguments import deliver, deliver_text
 from specruntime.flat.entry import THREAD_ERRORS, entry
-from specruntime.flat.records import HANDLES, EngineRecord
+from specruntime.flat.records import HANDLES, OpenEngine
 
 
 @entry
@@ -24,11 +24,11 @@ def spx_engine_open(
     if not path or "\0" in path:
         raise InvalidArgument(f"path is {path!r}, expected the path of a bundle directory without NUL")
     chosen, verify = _engine_options(options)
-    engine[0] = HANDLES.add(EngineRecord(open_bundle(path, options=chosen, verify=verify)))
+    engine[0] = HANDLES.add(OpenEngine(open_bundle(path, options=chosen, verify=verify)))
 
 
 @entry
-def spx_engine_info(engine: EngineRecord, info: NDArray[np.void], info_size: int) -> None:
+def spx_engine_info(engine: OpenEngine, info: NDArray[np.void], info_size: int) -> None:
     manifest = engine.bundle.manifest
     target, tokenizer = manifest.target, manifest.tokenizer
     info["capacity"] = target.capacity
@@ -47,20 +47,20 @@ def spx_engine_info(engine: EngineRecord, info: NDArray[np.void], info_size: int
 
 @entry
 def spx_engine_name(
-    engine: EngineRecord, text: NDArray[np.uint8], capacity: int, needed: NDArray[np.int64]
+    engine: OpenEngine, text: NDArray[np.uint8], capacity: int, needed: NDArray[np.int64]
 ) -> None:
     deliver_text(engine.bundle.manifest.name, text, needed)
 
 
 @entry
 def spx_engine_eos(
-    engine: EngineRecord, ids: NDArray[np.int64], capacity: int, count: NDArray[np.int64]
+    engine: OpenEngine, ids: NDArray[np.int64], capacity: int, count: NDArray[np.int64]
 ) -> None:
     deliver(list(engine.bundle.manifest.eos_token_ids), ids, count, "ids")
 
 
 @entry
-def spx_engine_close(engine: EngineRecord) -> None:
+def spx_engine_close(engine: OpenEngine) -> None:
     engine.close()
     HANDLES.drop(engine)
 

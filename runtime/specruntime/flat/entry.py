@@ -14,10 +14,10 @@ from typing import Any
 from specruntime.abi import ENTRIES, Entry
 from specruntime.errors import InvalidArgument, SpecError, Status
 from specruntime.flat.arguments import view, whole
-from specruntime.flat.records import HANDLES, EngineRecord, Record, SessionRecord
+from specruntime.flat.records import HANDLES, OpenEngine, Record, SessionRecord
 
-_KINDS: dict[str, type[EngineRecord] | type[SessionRecord]] = {
-    "spx_engine": EngineRecord,
+_KINDS: dict[str, type[OpenEngine] | type[SessionRecord]] = {
+    "spx_engine": OpenEngine,
     "spx_session": SessionRecord,
 }
 

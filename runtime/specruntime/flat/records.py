@@ -20,7 +20,7 @@ from specruntime.session import Round, Session
 from specruntime.text.codec import TextCodec
 
 
-class EngineRecord:
+class OpenEngine:
     """An open bundle."""
 
     def __init__(self, bundle: LoadedBundle) -> None:
@@ -80,7 +80,7 @@ class EngineRecord:
 class SessionRecord:
     """An open session, the answer it is giving, and what of it has not been fetched yet."""
 
-    def __init__(self, session: Session, engine: EngineRecord, round_tokens: int) -> None:
+    def __init__(self, session: Session, engine: OpenEngine, round_tokens: int) -> None:
         self.error = ""
         self.session = session
         self.engine = engine

@@ -6,13 +6,13 @@ from numpy.typing import NDArray
 from specruntime.errors import BufferTooSmall, InvalidArgument, WrongState
 from specruntime.flat.arguments import deliver, deliver_text
 from specruntime.flat.entry import entry
-from specruntime.flat.records import HANDLES, EngineRecord, SessionRecord
+from specruntime.flat.records import HANDLES, OpenEngine, SessionRecord
 
 Ids = NDArray[np.int64]
 
 
 @entry
-def spx_session_open(engine: EngineRecord, speculate: int, session: Ids) -> None:
+def spx_session_open(engine: OpenEngine, speculate: int, session: Ids) -> None:
     if speculate not in (0, 1):
         raise InvalidArgument(f"speculate is {speculate}, expected 0 or 1")
     session[0] = HANDLES.add(engine.open_session(speculate == 1))

@@ -49,7 +49,7 @@ class GraphMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MemoryBudget:
     """What a budget has room for beside the weights."""
 
     left: float  # bytes after the weights; below 0 when they do not fit
@@ -69,13 +69,13 @@ class Memory:
         """The draft's part of what a row costs, 0 to 1."""
         return 0.0 if self.draft is None else self.draft.row / (self.draft.row + self.target.row)
 
-    def room(self, budget: float, *, with_draft: bool) -> Room:
+    def room(self, budget: float, *, with_draft: bool) -> MemoryBudget:
         """What `budget` bytes hold."""
         graphs = [self.target, *([self.draft] if with_draft and self.draft is not None else [])]
         left = budget - sum(graph.weights for graph in graphs)
         row = sum(graph.row for graph in graphs)
         token, buffers = sum(graph.token for graph in graphs), sum(graph.buffers for graph in graphs)
-        return Room(left, max(0, int(left // row)), max(0, int((left - buffers) // token)))
+        return MemoryBudget(left, max(0, int(left // row)), max(0, int((left - buffers) // token)))
 
 
 def memory_of(manifest: Manifest) -> Memory:

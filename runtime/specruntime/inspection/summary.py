@@ -35,7 +35,7 @@ class ParityRecord(_Record):
     tolerance: FiniteFloat
 
 
-class EngineReport(_Record):
+class EngineSummary(_Record):
     """What the compiler made of the graph: names of nodes and layers, sizes."""
 
     engine_bytes: _Bytes
@@ -48,7 +48,7 @@ class EngineReport(_Record):
 
 
 class EngineRecord(_Record):
-    report: EngineReport | None = None
+    report: EngineSummary | None = None
 
 
 class PassRecord(_Record):
@@ -178,7 +178,7 @@ def _describe_packed(packed: PrepackedWeights | None) -> dict[str, Any] | None:
     return {"mb": packed.bytes / _MB, "used_here": reason is None, "reason": reason}
 
 
-def _describe_engine(report: EngineReport | None) -> dict[str, Any] | None:
+def _describe_engine(report: EngineSummary | None) -> dict[str, Any] | None:
     """The compiler's report in numbers; None where no engine was compiled."""
     if report is None:
         return None

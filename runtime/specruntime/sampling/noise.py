@@ -85,7 +85,7 @@ def _gumbel_of(word: NDArray[np.uint64]) -> NDArray[np.float64]:
     return np.asarray(-np.log(-np.log(uniform)), np.float64)
 
 
-class Stream:
+class NoiseStream:
     """The uniform numbers in [0, 1) for one purpose at one output position, in order. The only state is a counter."""
 
     def __init__(self, seed: int, position: int, purpose: str) -> None:

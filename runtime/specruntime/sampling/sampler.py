@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specruntime.errors import InvalidArgument
 from specruntime.sampling.filters import Warper, best, probabilities, top_places
-from specruntime.sampling.noise import Stream, gumbel_argmax
+from specruntime.sampling.noise import NoiseStream, gumbel_argmax
 from specruntime.sampling.params import SamplingParams, shown
 
 _FP32 = np.finfo(np.float32)
@@ -163,9 +163,9 @@ class Sampler:
         law[best(row)] = 1
         return law
 
-    def stream(self, position: int, purpose: str) -> Stream:
+    def stream(self, position: int, purpose: str) -> NoiseStream:
         """The uniform numbers for one purpose ("draft", "accept") at an output position, always from the first."""
-        return Stream(self.seed, position, purpose)
+        return NoiseStream(self.seed, position, purpose)
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Makes the tokens part of the answer."""

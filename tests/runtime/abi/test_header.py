@@ -14,7 +14,7 @@ from specruntime.abi import COMMON, ENTRIES, ENUMERATIONS, STRUCTURES, Argument,
 from specruntime.abi.header import header
 from specruntime.abi.reference import reference
 from specruntime.abi.table import DTYPES
-from specruntime.flat.records import EngineRecord, SessionRecord
+from specruntime.flat.records import OpenEngine, SessionRecord
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 HEADER = REPOSITORY / "runtime" / "include" / "specruntime.h"
@@ -39,7 +39,7 @@ def test_every_entry_is_a_function_and_every_function_an_entry() -> None:
 def expected_type(argument: Argument) -> Any:
     """What the function behind an entry is given for the argument."""
     if argument.is_handle:
-        return EngineRecord if argument.ctype == "spx_engine" else SessionRecord
+        return OpenEngine if argument.ctype == "spx_engine" else SessionRecord
     if not argument.pointer:
         return int
     if argument.ctype not in DTYPES:

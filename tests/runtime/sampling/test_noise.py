@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specruntime.sampling import noise
-from specruntime.sampling.noise import Stream, gumbel, gumbel_argmax
+from specruntime.sampling.noise import NoiseStream, gumbel, gumbel_argmax
 
 IDS = np.arange(50_000)
 GOLDEN_GUMBEL = [-0.1643825589568504, -0.074861712884113, -0.3466409310967097]
@@ -22,7 +22,7 @@ def test_an_id_has_its_noise_whichever_ids_are_asked_for_with_it() -> None:
 def test_noise_is_the_same_in_every_version() -> None:
     """Golden: a change here changes the answers of every seed."""
     assert gumbel(0, 0, np.array([0, 1, 2])) == pytest.approx(GOLDEN_GUMBEL, abs=1e-12)
-    assert Stream(0, 0, "accept").uniform() == GOLDEN_UNIFORM
+    assert NoiseStream(0, 0, "accept").uniform() == GOLDEN_UNIFORM
 
 
 @pytest.mark.parametrize("other", [(8, 3), (7, 4), (3, 7)])
@@ -82,7 +82,7 @@ def test_argmax_with_noise_draws_from_the_law() -> None:
 
 def test_a_stream_repeats_itself_and_differs_by_key() -> None:
     def numbers(*key: object) -> list[float]:
-        stream = Stream(*key)  # type: ignore[arg-type]
+        stream = NoiseStream(*key)  # type: ignore[arg-type]
         return [stream.uniform() for _ in range(20)]
 
     assert numbers(1, 2, "accept") == numbers(1, 2, "accept")
@@ -91,7 +91,7 @@ def test_a_stream_repeats_itself_and_differs_by_key() -> None:
 
 
 def test_a_stream_is_uniform() -> None:
-    stream = Stream(4, 0, "accept")
+    stream = NoiseStream(4, 0, "accept")
     numbers = np.sort([stream.uniform() for _ in range(20_000)])
     assert numbers[0] >= 0
     assert numbers[-1] < 1
@@ -100,7 +100,7 @@ def test_a_stream_is_uniform() -> None:
     )
 
 
-class Fixed(Stream):
+class Fixed(NoiseStream):
     def __init__(self, u: float) -> None:
         super().__init__(0, 0, "")
         self._u = u

@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from specexport.cli import main
-from specexport.schemas import render_schema
+from specexport.cli.schema import render_schema
 from tests.conftest import RECIPES, REPOSITORY
 
 TINY = RECIPES / "tiny-random.yaml"

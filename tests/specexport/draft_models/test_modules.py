@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads, unrolled_mask
+from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads
 from specexport.draft_models.random_drafts import random_eagle
 
 W = 7
@@ -116,6 +116,12 @@ def test_a_cache_step_by_step_gives_what_one_window_gives(eagle3: Eagle3Draft, e
                 for t in range(W)
             ]
         torch.testing.assert_close(torch.cat(steps, dim=1), expected, atol=1e-5, rtol=1e-5)
+
+
+def unrolled_mask(width: int, step: int) -> Tensor:
+    """[1, 1, width, (step + 1) * width] bool: row t sees keys of step 0 up to t, then its own row."""
+    causal = torch.ones(width, width, dtype=torch.bool).tril()
+    return torch.cat([causal, *[torch.eye(width, dtype=torch.bool)] * step], dim=1)[None, None]
 
 
 def test_an_unrolled_step_is_the_step_a_chain_takes(eagle3: Eagle3Draft) -> None:

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaModel
 
 from specexport.draft_models import DraftTarget, Eagle3Draft, StatedLayers, load_eagle
-from specexport.draft_models.tapped_layers import TappedLayers, tapped_layers
+from specexport.draft_models.tapped_layers import TappedFeatures, tapped_layers
 from specexport.errors import CheckpointUnsupported
 from tests.conftest import RECIPES
 from tests.specexport.draft_models.draft_files import stored_in, write_files
@@ -21,7 +21,7 @@ def target_of(layers: int) -> DraftTarget:
     return DraftTarget("it", 8, layers, 16, torch.zeros(16, 8), torch.nn.Linear(8, 16), 64)
 
 
-def read(config: dict[str, Any], layers: int, *, speculators: bool = False) -> TappedLayers:
+def read(config: dict[str, Any], layers: int, *, speculators: bool = False) -> TappedFeatures:
     return tapped_layers(config, "the draft", target_of(layers), None, speculators=speculators)
 
 
@@ -51,7 +51,7 @@ def test_without_ids_the_original_choice_is_read() -> None:
 
 
 def test_speculators_count_what_enters_a_layer() -> None:
-    assert read({IDS: [1, 10, 20]}, 32, speculators=True) == TappedLayers(
+    assert read({IDS: [1, 10, 20]}, 32, speculators=True) == TappedFeatures(
         (1, 10, 20), "config.json's [1, 10, 20], entering as in every file of speculators"
     )
 

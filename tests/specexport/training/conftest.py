@@ -8,7 +8,7 @@ import pytest
 from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.recipe.schema import Recipe, load_recipe
 from specexport.training.kinds import Kind, Shape
-from specexport.training.loop import Plan
+from specexport.training.loop import TrainingPlan
 from specexport.training.pipeline import Order
 from specexport.training.prompts_file import append_prompts
 
@@ -54,7 +54,7 @@ def order(prompts: Path) -> Callable[[Kind], Order]:
             out=prompts.parent / kind,
             work=prompts.parent / "work",
             shape=Shape(depth=3, vocabulary=128),
-            plan=Plan(epochs=3, tokens_per_step=512, learning_rate=3e-3),
+            plan=TrainingPlan(epochs=3, tokens_per_step=512, learning_rate=3e-3),
             answer_tokens=16,
         )
 

@@ -15,7 +15,7 @@ from specexport.draft_models import (
     Eagle3Draft,
     MedusaConfig,
     MedusaHeads,
-    TappedLayers,
+    TappedFeatures,
     draft_target,
     load_eagle,
     load_medusa,
@@ -29,10 +29,10 @@ from specexport.training import batching as batches
 from specexport.training import loop
 from specexport.training import target as precision
 from specexport.training.answers import AnswerProgress
-from specexport.training.batching import Batch
+from specexport.training.batching import TrainingBatch
 from specexport.training.features import stored_setup
 from specexport.training.kinds import Kind, Shape, new_training
-from specexport.training.loop import Plan, Progress
+from specexport.training.loop import Progress, TrainingPlan
 from specexport.training.objectives import Eagle3Task, MedusaTask, Teacher, TeacherRows, new_medusa
 from specexport.training.pipeline import ANSWERS, Order, Reports, train_draft
 from specexport.training.prompts_file import append_prompts
@@ -260,7 +260,7 @@ def test_a_draft_trained_further_reads_the_layers_it_was_made_for(
 ) -> None:
     side = draft_target(target.model, name="tiny", vocab_size=target.vocab_size)
     published = random_eagle("eagle3", side, seed=1, draft_vocab_size=128)
-    published.config = dataclasses.replace(published.config, tapped=TappedLayers((1, 4, 5), "made so"))
+    published.config = dataclasses.replace(published.config, tapped=TappedFeatures((1, 4, 5), "made so"))
     save_draft(published, tmp_path / "published")
     further = dataclasses.replace(order("eagle3"), start=tmp_path / "published", shape=Shape(3))
     train_draft(recipe, further, Reports())
@@ -277,7 +277,7 @@ def test_a_step_takes_the_normed_state_where_the_draft_says_so(recipe: Recipe, t
     made = torch.Generator().manual_seed(3)
     ids, taps = torch.randint(0, 255, (1, 12), generator=made), torch.randn(1, 12, 96, generator=made)
     final = torch.randn(1, 12, 32, generator=made)
-    batch = Batch(ids, final, taps, torch.arange(12)[None] >= 1, 1, 12)
+    batch = TrainingBatch(ids, final, taps, torch.arange(12)[None] >= 1, 1, 12)
     reached = []
     for norm_output in (False, True):
         drawn = random_eagle("eagle3", side, seed=1, draft_vocab_size=128)
@@ -369,7 +369,7 @@ def test_a_target_whose_layers_have_other_names_is_drafted_for(
     sizes = f"sizes: {{{OTHER_LAYERS[architecture]}, vocab_size: 272"
     path.write_text((RECIPE[:begin] + sizes + RECIPE[end:]).replace("llama", architecture))
     recipe = load_recipe(path)
-    wanted = dataclasses.replace(order("eagle3"), plan=Plan(1, 512, 1e-3))
+    wanted = dataclasses.replace(order("eagle3"), plan=TrainingPlan(1, 512, 1e-3))
     assert len(train_draft(recipe, wanted, Reports())) == 3
     load("eagle3", wanted.out, load_checkpoint(recipe.target, "fp32"))
 
@@ -385,7 +385,7 @@ def test_a_draft_begins_with_what_the_targets_norms_multiply_with(
         norm = checkpoint.model.get_decoder().norm.weight
         with torch.no_grad():
             norm.copy_(torch.linspace(-0.5, 0.5, len(norm)))
-        draft = new_eagle3(checkpoint.model, side, TappedLayers((2, 3, 3), ""), torch.arange(64))
+        draft = new_eagle3(checkpoint.model, side, TappedFeatures((2, 3, 3), ""), torch.arange(64))
         torch.testing.assert_close(draft.norm.weight, norm + more)
 
 
@@ -416,7 +416,7 @@ def test_the_bias_of_a_targets_head_reaches_the_teacher(cache: Path, tmp_path: P
 
 
 def test_a_short_run_is_measured_over_its_whole_depth(recipe: Recipe, order: Orders) -> None:
-    plan = Plan(
+    plan = TrainingPlan(
         epochs=1, tokens_per_step=1 << 16, learning_rate=1e-3
     )  # one step, of the curriculum's first part
     acceptance = train_draft(recipe, dataclasses.replace(order("eagle3"), plan=plan), Reports())
@@ -431,7 +431,7 @@ def test_heads_are_measured_against_every_id_they_can_say(target: Checkpoint) ->
     said = side.head(final)[..., :259].argmax(dim=-1)  # blocks of zeros say what the target's head says
     few = torch.tensor([index for index in range(259) if index not in set(said[0, ::2].tolist())])
     ids = torch.cat([torch.zeros(1, 2, dtype=torch.long), said[:, :-2]], dim=1)
-    batch = Batch(ids, final, None, torch.ones(1, 40, dtype=torch.bool), 0, 40)
+    batch = TrainingBatch(ids, final, None, torch.ones(1, 40, dtype=torch.bool), 0, 40)
     head = side.head.weight
     task = MedusaTask(heads, Teacher(head, few), Teacher(head, torch.arange(259)))
     learning = task.train()(batch)
@@ -446,7 +446,7 @@ def test_hits_do_not_depend_on_the_type_that_scores_have() -> None:
     final = torch.randn(1, 30, 8, generator=made).bfloat16().float()
     scores = torch.randn(1, 29, 50, generator=made).bfloat16()
     ids = torch.cat([torch.zeros(1, 1, dtype=torch.long), scores.argmax(dim=-1)], dim=1)
-    batch = Batch(ids, final, None, torch.ones(1, 30, dtype=torch.bool), 0, 30)
+    batch = TrainingBatch(ids, final, None, torch.ones(1, 30, dtype=torch.bool), 0, 30)
     teacher, wanted = Teacher(head, torch.arange(50)), torch.ones(1, 29, dtype=torch.bool)
     for dtype in (torch.bfloat16, torch.float32):
         given = scores[0].to(dtype)

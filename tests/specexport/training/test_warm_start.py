@@ -12,13 +12,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from specexport.draft_models import (
     DraftTarget,
     Eagle3Draft,
-    TappedLayers,
+    TappedFeatures,
     draft_target,
     load_eagle,
     save_draft,
 )
 from specexport.export import find_residual_stream, watching
-from specexport.training.batching import Batch
+from specexport.training.batching import TrainingBatch
 from specexport.training.objectives import Eagle3Task, Teacher
 from specexport.training.warm_start import draft_layer, new_eagle3
 
@@ -48,7 +48,7 @@ def drafted(model: PreTrainedModel) -> tuple[Eagle3Draft, list[str]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         side = target_of(model)
-        return new_eagle3(model, side, TappedLayers((2, 3, 4), ""), torch.arange(272), said.append), said
+        return new_eagle3(model, side, TappedFeatures((2, 3, 4), ""), torch.arange(272), said.append), said
 
 
 def target_of(model: PreTrainedModel) -> DraftTarget:
@@ -146,7 +146,9 @@ def first_loss(model: PreTrainedModel, draft: Eagle3Draft) -> float:
         answer = torch.ones_like(PROBE, dtype=torch.bool)
         answer[:, 0] = False
         teacher = Teacher(target_of(model).head.weight, draft.target_ids)
-        return float(Eagle3Task(draft, teacher, 1)(Batch(PROBE, states[-1], taps, answer, 1, 40)).loss)
+        return float(
+            Eagle3Task(draft, teacher, 1)(TrainingBatch(PROBE, states[-1], taps, answer, 1, 40)).loss
+        )
 
 
 def test_a_nested_table_of_rotary_frequencies_is_reduced_to_that_of_the_last_layer(tmp_path: Path) -> None:

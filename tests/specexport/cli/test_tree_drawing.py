@@ -6,7 +6,13 @@ import pytest
 from click.testing import CliRunner
 
 from specexport.cli import main
-from specexport.tree_drawing import draw_tree, drawn_tree, node_probabilities, place_nodes, require_drawing
+from specexport.cli.tree_drawing import (
+    draw_tree,
+    drawn_tree,
+    node_probabilities,
+    place_nodes,
+    require_drawing,
+)
 from specexport.trees import best_tree, expected_tokens, tree_of_paths
 from specruntime.errors import InvalidArgument
 from tests.conftest import RECIPES
