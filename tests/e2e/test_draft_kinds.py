@@ -17,13 +17,12 @@ from specexport.build import build
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.recipe.schema import load_recipe
 from specruntime.bundle import LoadedBundle, open_bundle
-from specruntime.drafts import Draft, Proposal, Room, Verdict
+from specruntime.drafts import Draft, Proposal, Room
 from specruntime.drafts.eagle import EagleProposer
 from specruntime.generation import complete
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
 from specruntime.session import Session
-from specruntime.statistics import EngineTally
 from tests.conftest import RECIPES
 from tests.e2e.conftest import CAPACITY, DRAFT_KINDS, Opened
 
@@ -203,15 +202,14 @@ def test_turns_and_rewinds_leave_nothing_behind(bundle: LoadedBundle) -> None:
         assert complete(clean, before, params).token_ids == answer.token_ids
 
 
-class KnowingTree:
+class KnowingTree(Draft):
     """A tree in which the known answer is one path, its rows apart, among tokens that are wrong.
 
     Rows by depth: 1 wrong, 2 right; 3 right, 4 wrong; 5 wrong, 6 right. `wrong` makes every token wrong.
     """
 
     def __init__(self, answer: list[int], *, wrong: bool = False) -> None:
-        self.k = 3
-        self.tally = EngineTally()
+        super().__init__(3)
         self._answer, self._wrong = answer, wrong
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
@@ -223,16 +221,6 @@ class KnowingTree:
             ids += reversed(pair) if depth == 1 else pair
         parents = np.array([0, 0, 2, 2, 3, 3])[: len(ids)]
         return Proposal(np.array(ids, np.int64), None, parents)
-
-    def observe(self, verdict: Verdict) -> None: ...
-
-    def start_from(self, source: Draft, length: int) -> None: ...
-
-    def rewind(self, length: int) -> None: ...
-
-    def reset(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def knowing(bundle: LoadedBundle, draft: Draft) -> Session:

@@ -8,13 +8,12 @@ import pytest
 from numpy.typing import NDArray
 
 from specruntime.bundle import LoadedBundle, open_bundle
-from specruntime.drafts import Draft, Proposal, Room, Verdict
+from specruntime.drafts import Draft, Proposal, Room
 from specruntime.drafts.model import ModelProposer
 from specruntime.generation import complete
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
 from specruntime.session import Session
-from specruntime.statistics import EngineTally
 
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(3, 250, 23)]
 OPTIONS = {
@@ -33,12 +32,11 @@ def bundle(tiny_bundle: Path) -> Iterator[LoadedBundle]:
         yield bundle
 
 
-class FixedDraft:
+class FixedDraft(Draft):
     """Proposes from a known answer; `wrong` shifts every id by one."""
 
     def __init__(self, answer: list[int], k: int, wrong: bool) -> None:
-        self.k = k
-        self.tally = EngineTally()
+        super().__init__(k)
         self._answer = answer
         self._shift = int(wrong)
 
@@ -46,16 +44,6 @@ class FixedDraft:
         start = len(tokens) - len(PROMPT)
         ids = self._answer[start : start + min(room.depth, room.nodes, self.k)]
         return Proposal((np.array(ids, dtype=np.int64) + self._shift) % 259)
-
-    def observe(self, verdict: Verdict) -> None: ...
-
-    def start_from(self, source: Draft, length: int) -> None: ...
-
-    def rewind(self, length: int) -> None: ...
-
-    def reset(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def decode(session: Session, params: SamplingParams, count: int) -> list[int]:

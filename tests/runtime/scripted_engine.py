@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import Draft, Proposal, Room, Verdict, new_draft
+from specruntime.drafts import Draft, Proposal, Room, new_draft
 from specruntime.engines.protocol import Context, Window
 from specruntime.errors import EngineFailed, WrongState
 from specruntime.manifest.schema import (
@@ -28,7 +28,6 @@ from specruntime.manifest.schema import (
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
 from specruntime.session import Session
-from specruntime.statistics import EngineTally
 from tests.scripted_clock import CLOCK, STEP, window_seconds
 
 VOCAB = 97
@@ -323,12 +322,11 @@ def clean_rows(tokens: Sequence[int]) -> NDArray[np.float32]:
     return np.stack([np.asarray(tokens, np.float32), np.arange(len(tokens), dtype=np.float32)], axis=1)
 
 
-class TableDraft:
+class TableDraft(Draft):
     """Proposes what `answer` says comes next, except at the `wrong` indices of the answer: there another token."""
 
     def __init__(self, prompt_length: int, answer: Sequence[int], k: int, wrong: Container[int] = ()) -> None:
-        self.k = k
-        self.tally = EngineTally()
+        super().__init__(k)
         self._prompt_length = prompt_length
         self._ids = np.array(
             [(token + 1) % VOCAB if index in wrong else token for index, token in enumerate(answer)]
@@ -337,13 +335,3 @@ class TableDraft:
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         start = len(tokens) - self._prompt_length
         return Proposal(self._ids[start : start + min(room.depth, room.nodes, self.k)])
-
-    def observe(self, verdict: Verdict) -> None: ...
-
-    def start_from(self, source: Draft, length: int) -> None: ...
-
-    def rewind(self, length: int) -> None: ...
-
-    def reset(self) -> None: ...
-
-    def close(self) -> None: ...

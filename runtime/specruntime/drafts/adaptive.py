@@ -17,7 +17,7 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.lengths import Acceptance, Credit, Plan, StepTimes, TreeAcceptance, plans
 from specruntime.drafts.lookup import NgramProposer
 from specruntime.manifest.draft import (
@@ -115,7 +115,7 @@ class _Offer:
         return 1 / (1 / self.plan.speed + self.cold / _SPREAD)
 
 
-class AdaptiveDraft:
+class AdaptiveDraft(Draft):
     """A `Draft` that chooses among its arms and their sizes. Equal tokens, verdicts and times give equal choices."""
 
     def __init__(self, arms: Sequence[Arm], verify: StepTimes) -> None:
@@ -124,9 +124,9 @@ class AdaptiveDraft:
         for arm in arms:
             if arm.times is not None:
                 arm.times.follow(verify)
-        self.k = max(arm.draft.k for arm in arms)
-        self.credit = Credit()
         self._arms, self._verify = tuple(arms), verify
+        super().__init__(max(arm.draft.k for arm in arms))
+        self.credit = Credit()
         self._asked: _Offer | None = None
         self._proposer: Draft | None = None  # whose proposal is judged
         self._begun = False  # whether the rounds of this text have begun

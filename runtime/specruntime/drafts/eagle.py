@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.eagle_windows import Answer, Ladder, PairFeeder
 from specruntime.drafts.own_cache import CachingDraft
 from specruntime.drafts.trees import (

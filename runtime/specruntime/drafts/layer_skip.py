@@ -8,25 +8,23 @@ verification of the same round writes again. Holds no state of its own.
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room
 from specruntime.drafts.trees import next_draft, room_for_laws
 from specruntime.engines.protocol import Context
 from specruntime.engines.windows import run_counted
 from specruntime.errors import InvalidArgument
 from specruntime.manifest.schema import LayerSkipDraft
 from specruntime.sampling.sampler import Sampler
-from specruntime.statistics import EngineTally
 
 DRAFT = "draft"
 
 
-class LayerSkipProposer:
+class LayerSkipProposer(Draft):
     """Proposes what the target's kept layers continue with, for the session that owns `target` and verifies next."""
 
     def __init__(self, target: Context, spec: LayerSkipDraft) -> None:
         """Never closes `target`. Raises `InvalidArgument` for a target graph without a profile `draft` of width 1."""
-        self.k = spec.k
-        self.tally = EngineTally()
+        super().__init__(spec.k)
         profiles = {profile.name: profile for profile in target.spec.profiles}
         found = profiles.get(DRAFT)
         if found is None or (found.width, found.rows) != (1, 1):
@@ -50,16 +48,6 @@ class LayerSkipProposer:
             self._run(token, start + depth)
             ids[depth] = token = self._choose(ids[:depth].tolist(), laws, sampler)
         return Proposal(ids, laws)
-
-    def observe(self, verdict: Verdict) -> None: ...
-
-    def start_from(self, source: Draft, length: int) -> None: ...
-
-    def rewind(self, length: int) -> None: ...
-
-    def reset(self) -> None: ...
-
-    def close(self) -> None: ...
 
     def _run(self, token: int, row: int) -> None:
         window = self._window

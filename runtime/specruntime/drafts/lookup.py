@@ -7,13 +7,12 @@ vector of candidate positions one token at a time and takes some tens of microse
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room
 from specruntime.errors import InvalidArgument
 from specruntime.sampling.sampler import Sampler
-from specruntime.statistics import EngineTally
 
 
-class NgramProposer:
+class NgramProposer(Draft):
     """Copies up to `k` tokens that followed the longest recent n-gram, n from `max_n` down to `min_n`."""
 
     def __init__(self, *, k: int, max_n: int, min_n: int) -> None:
@@ -21,10 +20,9 @@ class NgramProposer:
             raise InvalidArgument(
                 f"ngram draft: found k={k}, max_n={max_n}, min_n={min_n}; needs k >= 1, 1 <= min_n <= max_n"
             )
-        self.k = k
+        super().__init__(k)
         self.max_n = max_n
         self.min_n = min_n
-        self.tally = EngineTally()
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         count = min(room.depth, room.nodes, self.k)
@@ -32,16 +30,6 @@ class NgramProposer:
             return NOTHING
         start = find_continuation(tokens, self.max_n, self.min_n)
         return NOTHING if start is None else Proposal(tokens[start : start + count])
-
-    def observe(self, verdict: Verdict) -> None: ...
-
-    def start_from(self, source: Draft, length: int) -> None: ...
-
-    def rewind(self, length: int) -> None: ...
-
-    def reset(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def find_continuation(tokens: NDArray[np.int64], max_n: int, min_n: int) -> int | None:
@@ -63,21 +51,11 @@ def find_continuation(tokens: NDArray[np.int64], max_n: int, min_n: int) -> int 
     return int(ends[-1]) + 1 if ends.size and matched >= min_n else None
 
 
-class NoProposer:
-    k = 0
+class NoProposer(Draft):
+    """Proposes nothing."""
 
     def __init__(self) -> None:
-        self.tally = EngineTally()
+        super().__init__(0)
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         return NOTHING
-
-    def observe(self, verdict: Verdict) -> None: ...
-
-    def start_from(self, source: Draft, length: int) -> None: ...
-
-    def rewind(self, length: int) -> None: ...
-
-    def reset(self) -> None: ...
-
-    def close(self) -> None: ...

@@ -7,25 +7,23 @@ starts at head 0 and no pass is spent on a bonus token. https://arxiv.org/abs/24
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.trees import Trimmings, best_first, require_candidates, static_tree
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import run_counted
 from specruntime.errors import InvalidArgument
 from specruntime.manifest.schema import MedusaDraft
 from specruntime.sampling.sampler import Sampler
-from specruntime.statistics import EngineTally
 
 HEADS = "heads"
 
 
-class MedusaProposer:
+class MedusaProposer(Draft):
     """Proposes each head's likeliest candidates, given the noise the target will use. Its graph has no cache."""
 
     def __init__(self, context: Context, spec: MedusaDraft) -> None:
         """Raises `InvalidArgument` for a graph whose heads or candidates are too few for the tree."""
-        self.k = spec.k
-        self.tally = EngineTally()
+        super().__init__(spec.k)
         self._context = context
         self._window = _heads_window(context)
         tree = static_tree(spec.tree.parents, spec.tree.ranks)
@@ -55,14 +53,13 @@ class MedusaProposer:
         ]
         return Proposal(np.concatenate(ids), None, tree.parents, tree.ranks)
 
+    # `start_from` takes nothing over: of all positions only the last one's features count, which the next window shows.
+
     def observe(self, verdict: Verdict) -> None:
         assert verdict.features is not None and self._window.hidden is not None
         self._window.hidden[0, 0] = verdict.features[verdict.kept - 1]
         self._seen = verdict.start + verdict.kept
         self._known = True
-
-    def start_from(self, source: Draft, length: int) -> None:
-        """Of all positions it needs but the last one's features, which the next window tells."""
 
     def rewind(self, length: int) -> None:
         if length < self._seen:

@@ -7,7 +7,7 @@ feeds two tokens first. It falls out of comparing the rows in its cache with the
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Proposal, Room
+from specruntime.drafts.draft import NOTHING, Proposal, Room
 from specruntime.drafts.own_cache import SpeculatingDraft
 from specruntime.drafts.trees import next_draft, room_for_laws
 from specruntime.engines.protocol import Context, Window

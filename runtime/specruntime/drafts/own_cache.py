@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import Draft, Verdict
+from specruntime.drafts.draft import Draft
 from specruntime.engines.protocol import Context
 from specruntime.errors import InvalidArgument
 from specruntime.statistics import EngineTally
@@ -23,13 +23,13 @@ class Feeding(Protocol):
 _F = TypeVar("_F", bound=Feeding)
 
 
-class CachingDraft(Generic[_F]):
+class CachingDraft(Draft, Generic[_F]):
     """The first `cache_length` rows of the cache are those of committed tokens; what lies behind them is scratch."""
 
     def __init__(self, feeder: _F, *, k: int) -> None:
-        self.k = k
-        self.cache_length = 0
         self._feeder = feeder
+        super().__init__(k)
+        self.cache_length = 0
         self._failed = False
 
     @property
@@ -79,8 +79,6 @@ class SpeculatingDraft(CachingDraft[_F]):
     def __init__(self, feeder: _F, *, k: int) -> None:
         super().__init__(feeder, k=k)
         self._speculated: list[int] = []
-
-    def observe(self, verdict: Verdict) -> None: ...
 
     def rewind(self, length: int) -> None:
         super().rewind(length)

@@ -3,18 +3,18 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import EngineTally
 
 
-class ForwardingDraft:
+class ForwardingDraft(Draft):
     """Forwards every call."""
 
     def __init__(self, draft: Draft) -> None:
         """Takes ownership of `draft`."""
-        self.k = draft.k
         self._draft = draft
+        super().__init__(draft.k)
 
     @property
     def tally(self) -> EngineTally:

@@ -31,7 +31,7 @@ def agreement(rates: Callable[[int], float], length: int, seed: int) -> NDArray[
 
 
 @dataclass
-class ScriptedDraft:
+class ScriptedDraft(Draft):
     """Proposes what `agreed` says, where -1 is finding nothing; takes `ms` for each token it drafts."""
 
     k: int
@@ -56,10 +56,6 @@ class ScriptedDraft:
 
     def observe(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
-
-    def start_from(self, source: Draft, length: int) -> None: ...
-    def rewind(self, length: int) -> None: ...
-    def reset(self) -> None: ...
 
     def close(self) -> None:
         self.closed = True

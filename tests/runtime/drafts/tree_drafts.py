@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from specruntime.drafts import Draft, Proposal, Room, Verdict
 from specruntime.sampling.sampler import Sampler
-from specruntime.statistics import EngineTally
 from tests.runtime.scripted_engine import VOCAB
 
 Tree = tuple[list[int], list[int]]  # parents, ranks
@@ -44,7 +43,7 @@ def within(tree: Tree, room: Room) -> Tree:
     return [rows.index(parents[row - 1]) for row in rows[1:]], [ranks[row - 1] for row in rows[1:]]
 
 
-class TreeTableDraft:
+class TreeTableDraft(Draft):
     """Proposes `tree`, in which the child of rank `right(i)` of a right row holds token i of a known answer.
 
     All other nodes hold other tokens. `told` collects what it observed, its features copied.
@@ -57,8 +56,7 @@ class TreeTableDraft:
         trees: Callable[[int], Tree | None],
         right: Callable[[int], int],
     ) -> None:
-        self.k = 99
-        self.tally = EngineTally()
+        super().__init__(99)
         self.told: list[tuple[Verdict, NDArray[np.float32] | None]] = []
         self.rooms: list[Room] = []
         self._prompt_length, self._answer = prompt_length, list(answer)
@@ -87,14 +85,6 @@ class TreeTableDraft:
 
     def observe(self, verdict: Verdict) -> None:
         self.told.append((verdict, None if verdict.features is None else verdict.features.copy()))
-
-    def start_from(self, source: Draft, length: int) -> None: ...
-
-    def rewind(self, length: int) -> None: ...
-
-    def reset(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class SampledTreeDraft(TreeTableDraft):
