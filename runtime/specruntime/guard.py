@@ -1,11 +1,12 @@
-"""What keeps a session's state sound: one thread at a time, no work after a failure, no ids that are not tokens.
+"""What surrounds the calls of a session: one thread at a time, no work after a failure, no ids that are not tokens, and
+the seconds of a round's phases.
 
 Knows nothing of what the session does in between.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from threading import Lock
+from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,35 +16,25 @@ from specruntime.sampling.params import shown
 
 
 class Guard:
-    """Open, poisoned or closed; and whether a call is running."""
+    """Open, poisoned or closed; and whether a call is running.
+
+    `with guard.exclusive:` surrounds a whole call, `with guard.engine_calls:` the part in which engines run.
+    """
 
     def __init__(self) -> None:
         self.poisoned = False
         self.closed = False
-        self._lock = Lock()
+        self.exclusive = _Exclusive()
+        self.engine_calls = _EngineCalls(self)
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Refuses, with `SessionBusy`, a call that comes while another runs: waiting would hide a race."""
-        if not self._lock.acquire(blocking=False):
-            raise SessionBusy("another call is running in this session: use one session per thread")
-        try:
-            yield
-        finally:
-            self._lock.release()
+    def fail(self, kind: type[BaseException]) -> None:
+        """Poisons the session: anything that an engine call raises leaves cache rows that cannot be trusted.
 
-    @contextmanager
-    def poisoned_by(
-        self, errors: type[BaseException], *, but: tuple[type[BaseException], ...] = ()
-    ) -> Iterator[None]:
-        """What ends an engine call early leaves cache rows nobody vouches for; so do logits that are no numbers."""
-        try:
-            yield
-        except but:
-            raise
-        except errors:
+        Logits that are not numbers are such a failure (`EngineFailed`). `InvalidArgument` is not: it is raised
+        between engine calls, where the answer's own options ban every token.
+        """
+        if not issubclass(kind, InvalidArgument):
             self.poisoned = True
-            raise
 
     def require_open(self) -> None:
         """Raises `WrongState` after close."""
@@ -57,6 +48,87 @@ class Guard:
             raise SessionPoisoned(
                 "an engine call failed in this session: reset it (its tokens are lost) or close it"
             )
+
+
+class _Exclusive:
+    """Refuses, with `SessionBusy`, a call that comes while another runs: waiting would hide a race."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise SessionBusy("another call is running in this session: use one session per thread")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+class _EngineCalls:
+    """Poisons the session by what is raised in its block, as `Guard.fail` says."""
+
+    __slots__ = ("_guard",)
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._guard.fail(kind)
+
+
+class Phases:
+    """The phases of one round, each a block of engine calls that is timed: `with phases.draft:`.
+
+    A phase may be entered several times in a round; its `seconds` are the sum.
+    """
+
+    def __init__(self, guard: Guard, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.draft = Phase(guard, self)
+        self.verify = Phase(guard, self)
+        self.accept = Phase(guard, self)
+        self._started = 0.0
+
+    def begin(self) -> None:
+        """Starts a round: no phase has taken any time."""
+        self.draft.seconds = self.verify.seconds = self.accept.seconds = 0.0
+        self._started = self.clock()
+
+    def whole(self) -> float:
+        """Seconds since `begin`."""
+        return self.clock() - self._started
+
+
+class Phase:
+    """One phase of a round: see `Phases`."""
+
+    __slots__ = ("_guard", "_phases", "_started", "seconds")
+
+    def __init__(self, guard: Guard, phases: Phases) -> None:
+        self.seconds = 0.0
+        self._guard = guard
+        self._phases = phases
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = self._phases.clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.seconds += self._phases.clock() - self._started
+        else:
+            self._guard.fail(kind)
 
 
 def index(name: str, value: object) -> int:

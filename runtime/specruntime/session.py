@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from specruntime import clock as host_clock
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.engines.protocol import Context
+from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import Feeder, Rows
-from specruntime.errors import CapacityExceeded, EmptyPrompt, EngineFailed, InvalidArgument, WrongState
-from specruntime.guard import Guard, index, token_ids
+from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument, WrongState
+from specruntime.guard import Guard, Phases, index, token_ids
 from specruntime.manifest.schema import Manifest
 from specruntime.sampling.params import SamplingParams, shown
-from specruntime.sampling.sampler import Sampler, TokenLogprobs, token_logprobs
-from specruntime.statistics import Statistics
-from specruntime.verify import Outcome, PromptTelling, corrects, judge, kept_features, trials
+from specruntime.sampling.sampler import Sampler, TokenLogprobs
+from specruntime.statistics import EngineTally, Statistics
+from specruntime.verify import Outcome, corrects, judge, kept_features, trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,6 @@ class Session:
 
         Raises `InvalidArgument` for a graph it cannot drive.
         """
-        self._clock = clock if clock is not None else host_clock.now
         self.manifest = manifest
         self.stats = Statistics()  # of the current answer; `begin` replaces it
         self.answers = 0  # begun so far: tells whether an answer is still the current one
@@ -74,11 +73,12 @@ class Session:
         self._sampler: Sampler | None = None
         self._seed: int | None = None
         self._guard = Guard()
+        self._phases = Phases(self._guard, clock if clock is not None else host_clock.now)
 
     @property
     def clock(self) -> Callable[[], float]:
         """Seconds that its own work takes; in a batch without those in which it waits for others."""
-        return self._clock
+        return self._phases.clock
 
     @property
     def capacity(self) -> int:
@@ -121,27 +121,29 @@ class Session:
         Raises `EmptyPrompt` for no ids, `InvalidArgument` for what is not a token id, `CapacityExceeded` when they
         do not all fit the cache. Nothing is added then.
         """
-        with self._guard.exclusive():
-            self._guard.require_sound()
-            added = token_ids(ids, self._feeder.vocab_size)
-            end = self._length + len(added)
-            if end > self.capacity:
-                held = f" and the {self._length} before them" if self._length else ""
-                reset = ", reset the session" if self._length else ""
-                raise CapacityExceeded(
-                    f"{len(added)} tokens{held} pass the capacity of {self.capacity}: "
-                    f"shorten the prompt{reset}, or raise `capacity` in the recipe and build again"
-                )
-            self._tokens[self._length : end] = added
-            self._length = end
-            self._sampler = None
+        with self._guard.exclusive:
+            self._append(ids)
+
+    def prefill(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
+        """Adds prompt tokens [n] as `append` does, and feeds all tokens but the last at once instead of in the next
+        round. Ends the current answer: `begin` the next one.
+
+        What it costs is in no answer's statistics: the round after it feeds one token and may draft. Raises as
+        `append`; `EngineFailed` when an engine fails (the session is poisoned then).
+        """
+        with self._guard.exclusive:
+            self._append(ids)
+            self._feeder.tally, self._draft.tally = EngineTally(), EngineTally()
+            if self._length - self._cache_length > 1:
+                self._feed_prompt(self._length - 1)
+                self._cache_length = self._length - 1
 
     def begin(self, params: SamplingParams) -> None:
         """Starts an answer to everything committed so far, with its own noise, penalties and statistics.
 
         Raises `EmptyPrompt` when nothing is committed. Always called between `append` or `rewind` and `round`.
         """
-        with self._guard.exclusive():
+        with self._guard.exclusive:
             self._guard.require_sound()
             given: object = params
             if not isinstance(given, SamplingParams):
@@ -167,53 +169,19 @@ class Session:
         fails (the session is poisoned then), `InvalidArgument` when every token is banned. The tokens are those before
         the round then.
         """
-        with self._guard.exclusive():
-            sampler = self._require_answer()
-            prefill = self._length - self._cache_length > 1
-            started = self._clock()
-            # A draft raises `InvalidArgument` between its engine calls, when its sampling finds every token banned.
-            with self._guard.poisoned_by(BaseException, but=(InvalidArgument,)):
+        with self._guard.exclusive:
+            sampler, phases = self._require_answer(), self._phases
+            phases.begin()
+            if self._length - self._cache_length > 1:
+                return self._prompt_round(sampler)
+            with phases.draft:
                 proposal = self._propose(sampler)
-            drafted = self._clock()
-            with self._guard.poisoned_by(BaseException):
-                rows, observing = self._verify(proposal)
-            verified = self._clock()
-            with self._guard.poisoned_by(EngineFailed):
-                outcome = judge(
-                    proposal,
-                    self._feeder.top_ids(rows),
-                    lambda: self._feeder.logits(rows),
-                    sampler,
-                )
-                logprobs = self._logprobs(rows, outcome, sampler)
-            accepted = self._clock()
-            draft_seconds, verify_seconds = drafted - started + observing, verified - drafted - observing
-            if not prefill:
-                with self._guard.poisoned_by(BaseException):
-                    observing = self._settle(rows, proposal, outcome, draft_seconds, verify_seconds)
-                draft_seconds += observing
-            self._commit(outcome.tokens, sampler)
-            self.stats.count_round(
-                prefill=prefill,
-                proposed=len(proposal.ids),
-                accepted=len(outcome.path),
-                trials=trials(proposal, outcome.path),
-            )
-            self.stats.count_seconds(
-                draft=draft_seconds,
-                verify=verify_seconds,
-                accept=accepted - verified,
-                whole=self._clock() - started,
-                prefill=prefill,
-            )
-            return Round(
-                tuple(outcome.tokens),
-                len(proposal.ids),
-                len(outcome.path),
-                rows.window.profile.width,
-                logprobs,
-                corrects(proposal, outcome.path),
-            )
+            with phases.verify:
+                rows = self._verify(proposal)
+            with phases.accept:
+                outcome = self._judge(proposal, rows, sampler)
+            self._settle(proposal, rows, outcome)
+            return self._commit(proposal, rows, outcome, sampler)
 
     def start_from(self, source: "Session", length: int) -> None:
         """Forgets every token, then holds the first `length` tokens of another session of the same bundle.
@@ -223,7 +191,7 @@ class Session:
         another way, `SessionBusy` while the source is at work, `SessionPoisoned` for a source whose caches are
         undefined, `EngineFailed` when the copy fails; this session is poisoned then.
         """
-        with self._guard.exclusive(), source._guard.exclusive():
+        with self._guard.exclusive, source._guard.exclusive:
             self._guard.require_sound()
             source._guard.require_sound()
             length = index("length", length)
@@ -234,7 +202,7 @@ class Session:
             self._require_like(source)
             self._cut(0)
             rows = min(source._cache_length, max(length - 1, 0))
-            with self._guard.poisoned_by(BaseException):
+            with self._guard.engine_calls:
                 self._draft.reset()
                 self._feeder.context.copy_rows(source._feeder.context, rows)
                 self._draft.start_from(source._draft, length)
@@ -246,7 +214,7 @@ class Session:
 
         Raises `InvalidArgument` unless 0 <= length <= `self.length`.
         """
-        with self._guard.exclusive():
+        with self._guard.exclusive:
             self._guard.require_sound()
             length = index("length", length)
             if not 0 <= length <= self._length:
@@ -259,7 +227,7 @@ class Session:
 
     def reset(self) -> None:
         """Forgets every token and heals a poisoned session by zeroing its caches."""
-        with self._guard.exclusive():
+        with self._guard.exclusive:
             self._guard.require_open()
             self._cut(0)
             self._draft.reset()
@@ -269,16 +237,56 @@ class Session:
 
     def close(self) -> None:
         """Frees the caches of target and draft. Idempotent."""
-        with self._guard.exclusive():
+        with self._guard.exclusive:
             self._guard.closed = True
             self._sampler = None
             self._draft.close()
             self._feeder.context.close()
 
+    def _append(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
+        self._guard.require_sound()
+        added = token_ids(ids, self._feeder.vocab_size)
+        end = self._length + len(added)
+        if end > self.capacity:
+            held = f" and the {self._length} before them" if self._length else ""
+            reset = ", reset the session" if self._length else ""
+            raise CapacityExceeded(
+                f"{len(added)} tokens{held} pass the capacity of {self.capacity}: "
+                f"shorten the prompt{reset}, or raise `capacity` in the recipe and build again"
+            )
+        self._tokens[self._length : end] = added
+        self._length = end
+        self._sampler = None
+
+    def _prompt_round(self, sampler: Sampler) -> Round:
+        """Feeds what is not in the cache, the last token too, and commits the token that follows."""
+        rows = self._feed_prompt(self._length)
+        with self._phases.accept:
+            outcome = self._judge(NOTHING, rows, sampler)
+        return self._commit(NOTHING, rows, outcome, sampler, prefill=True)
+
+    def _feed_prompt(self, end: int) -> Rows:
+        """Feeds the uncached tokens before index `end` in as many windows as they need; the draft sees each window."""
+        draft, verify, clock = self._phases.draft, self._phases.verify, self._phases.clock
+        observed, since = draft.seconds, clock()
+
+        def observe(window: Window, start: int, count: int) -> None:
+            nonlocal since
+            ran = clock() - since
+            with draft:
+                features = kept_features(window, np.arange(count))
+                self._draft.observe(
+                    Verdict(start, features, count, None, (), window.profile.width, 0.0, verify_seconds=ran)
+                )
+            since = clock()
+
+        with verify:
+            rows = self._feeder.feed(self._tokens[self._cache_length : end], self._cache_length, observe)
+        verify.seconds -= draft.seconds - observed
+        return rows
+
     def _propose(self, sampler: Sampler) -> Proposal:
-        """Drafts for the rows that one window can judge; nothing while more than the last token is uncached."""
-        if self._length - self._cache_length > 1:
-            return NOTHING
+        """Drafts for the rows that one window can judge."""
         nodes = depth = self._feeder.judged_limit(self._cache_length) - 1
         if sampler.params.max_tokens is not None:
             depth = min(depth, self._prompt_length + sampler.params.max_tokens - self._length - 1)
@@ -286,68 +294,67 @@ class Session:
             return NOTHING
         return self._draft.propose(self._tokens[: self._length], Room(depth, nodes), sampler)
 
-    def _verify(self, proposal: Proposal) -> tuple[Rows, float]:
-        """Runs the target over what it has not seen; the rows judge each draft and the token after the last.
-
-        Also the seconds that the draft took to be told of the prompt's windows.
-        """
+    def _verify(self, proposal: Proposal) -> Rows:
+        """Runs the target over the last token and the drafts; the rows judge each draft and the token after them."""
         count, start = len(proposal.ids), self._cache_length
         if count == 0:
-            ids = self._tokens[start : self._length]
-            if len(ids) == 1:
-                return self._feeder.feed(ids, start), 0.0
-            telling = PromptTelling(self._draft, self._clock)
-            return self._feeder.feed(ids, start, telling), telling.seconds
+            return self._feeder.feed(self._tokens[start : self._length], start)
         # The drafts wait behind the committed tokens; they count only once committed.
         end = self._length + count
         self._tokens[self._length : end] = proposal.ids
-        return self._feeder.judge(self._tokens[start:end], start, proposal.parents), 0.0
+        return self._feeder.judge(self._tokens[start:end], start, proposal.parents)
 
-    def _settle(
-        self,
-        rows: Rows,
-        proposal: Proposal,
-        outcome: Outcome,
-        draft_seconds: float,
-        verify_seconds: float,
-    ) -> float:
-        """Brings the accepted rows of a tree together in the cache and tells the draft; the seconds that took it."""
-        kept = len(outcome.path) + 1
+    def _judge(self, proposal: Proposal, rows: Rows, sampler: Sampler) -> Outcome:
+        return judge(proposal, self._feeder.top_ids(rows), lambda: self._feeder.logits(rows), sampler)
+
+    def _settle(self, proposal: Proposal, rows: Rows, outcome: Outcome) -> None:
+        """Brings the accepted rows of a tree together in the cache and shows the draft what stands."""
+        phases, kept = self._phases, len(outcome.path) + 1
         places = np.array((0, *outcome.path), dtype=np.int64)
         if places[-1] != kept - 1:
-            self._feeder.context.keep(self._cache_length, places)
-        started = self._clock()
-        self._draft.observe(
-            Verdict(
-                start=self._cache_length,
-                features=kept_features(rows.window, places),
-                kept=kept,
-                proposal=proposal,
-                path=outcome.path,
-                width=rows.window.profile.width,
-                draft_seconds=draft_seconds,
-                verify_seconds=verify_seconds,
+            with self._guard.engine_calls:
+                self._feeder.context.keep(self._cache_length, places)
+        with phases.draft:
+            self._draft.observe(
+                Verdict(
+                    start=self._cache_length,
+                    features=kept_features(rows.window, places),
+                    kept=kept,
+                    proposal=proposal,
+                    path=outcome.path,
+                    width=rows.window.profile.width,
+                    draft_seconds=phases.draft.seconds,
+                    verify_seconds=phases.verify.seconds,
+                )
             )
-        )
-        return self._clock() - started
 
-    def _logprobs(self, rows: Rows, outcome: Outcome, sampler: Sampler) -> tuple[TokenLogprobs, ...] | None:
-        """Of each emitted token under the raw logits of the row it follows."""
-        top = sampler.params.logprobs
-        if top is None:
-            return None
-        logits = self._feeder.logits(rows)
-        return tuple(
-            token_logprobs(logits[row], token, top, logits.shape[1])
-            for row, token in zip((0, *outcome.path), outcome.tokens, strict=True)
-        )
-
-    def _commit(self, emitted: list[int], sampler: Sampler) -> None:
-        """Moves the length. The last emitted token stays uncached."""
-        end = self._length + len(emitted)
-        self._tokens[self._length : end] = emitted
+    def _commit(
+        self, proposal: Proposal, rows: Rows, outcome: Outcome, sampler: Sampler, *, prefill: bool = False
+    ) -> Round:
+        """Moves the length and books the round. The last emitted token stays uncached."""
+        proposed, accepted = len(proposal.ids), len(outcome.path)
+        end = self._length + len(outcome.tokens)
+        self._tokens[self._length : end] = outcome.tokens
         self._cache_length, self._length = end - 1, end
-        sampler.commit(emitted)
+        sampler.commit(outcome.tokens)
+        judged = trials(proposal, outcome.path)
+        self.stats.count_round(prefill=prefill, proposed=proposed, accepted=accepted, trials=judged)
+        phases = self._phases
+        self.stats.count_seconds(
+            draft=phases.draft.seconds,
+            verify=phases.verify.seconds,
+            accept=phases.accept.seconds,
+            whole=phases.whole(),
+            prefill=prefill,
+        )
+        return Round(
+            tuple(outcome.tokens),
+            proposed,
+            accepted,
+            rows.window.profile.width,
+            outcome.logprobs,
+            corrects(proposal, outcome.path),
+        )
 
     def _cut(self, length: int) -> None:
         self._sampler = None

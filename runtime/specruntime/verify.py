@@ -16,17 +16,21 @@ from specruntime.accept import (
     accept_tree_match,
     accept_tree_rejection,
 )
-from specruntime.drafts import Draft, Proposal, Verdict
+from specruntime.drafts import Proposal
 from specruntime.engines.protocol import Window
-from specruntime.sampling.sampler import Sampler
+from specruntime.sampling.sampler import Sampler, TokenLogprobs, token_logprobs
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`path`: the accepted window rows, ascending, without row 0. `tokens`: theirs, and one of the target's own."""
+    """`path`: the accepted window rows, ascending, without row 0. `tokens`: theirs, and one of the target's own.
+
+    `logprobs`: one per token when the answer's params ask for them, under the raw logits of the row it follows.
+    """
 
     path: tuple[int, ...]
     tokens: list[int]
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 def judge(
@@ -40,9 +44,12 @@ def judge(
     Raises as `Sampler.sample` and `Sampler.distribution`.
     """
     if proposal.parents is not None:
-        return _judge_tree(proposal, proposal.parents.tolist(), top_ids, logits, sampler)
-    tokens = _judge_chain(proposal, top_ids, logits, sampler)
-    return Outcome(tuple(range(1, len(tokens))), tokens)
+        path, tokens = _judge_tree(proposal, proposal.parents.tolist(), top_ids, logits, sampler)
+    else:
+        tokens = _judge_chain(proposal, top_ids, logits, sampler)
+        path = tuple(range(1, len(tokens)))
+    top = sampler.params.logprobs
+    return Outcome(path, tokens, None if top is None else _logprobs(logits(), path, tokens, top))
 
 
 def _judge_chain(
@@ -70,15 +77,15 @@ def _judge_tree(
     top_ids: NDArray[np.int64],
     logits: Callable[[], NDArray[np.float32]],
     sampler: Sampler,
-) -> Outcome:
+) -> tuple[tuple[int, ...], list[int]]:
     above, ids = [-1, *parents], [-1, *proposal.ids.tolist()]
     if sampler.greedy_ids_suffice:
         path, tokens = accept_tree_match(above, ids, lambda row, _: int(top_ids[row]))
-        return Outcome(tuple(path), tokens)
+        return tuple(path), tokens
     rows = logits()
     if proposal.probabilities is None:
         path, tokens = accept_tree_match(above, ids, lambda row, pending: sampler.sample(rows[row], pending))
-        return Outcome(tuple(path), tokens)
+        return tuple(path), tokens
     path, tokens = accept_tree_rejection(
         above,
         ids,
@@ -86,7 +93,16 @@ def _judge_tree(
         lambda row, pending: sampler.distribution(rows[row], pending),
         sampler.stream(sampler.position, "accept"),
     )
-    return Outcome(tuple(path), tokens)
+    return tuple(path), tokens
+
+
+def _logprobs(
+    logits: NDArray[np.float32], path: tuple[int, ...], tokens: list[int], top: int
+) -> tuple[TokenLogprobs, ...]:
+    return tuple(
+        token_logprobs(logits[row], token, top, logits.shape[1])
+        for row, token in zip((0, *path), tokens, strict=True)
+    )
 
 
 def corrects(proposal: Proposal, path: tuple[int, ...]) -> bool:
@@ -120,31 +136,3 @@ def kept_features(window: Window, rows: NDArray[np.int64]) -> NDArray[np.float32
         return None
     count = len(rows)
     return window.features[0, :count] if rows[-1] == count - 1 else window.features[0, rows]
-
-
-class PromptTelling:
-    """Tells a draft of each window of a prompt as it is fed. `seconds`: what the draft took to listen."""
-
-    def __init__(self, draft: Draft, clock: Callable[[], float]) -> None:
-        self.seconds = 0.0
-        self._draft = draft
-        self._clock = clock
-        self._last = clock()
-
-    def __call__(self, window: Window, start: int, count: int) -> None:
-        """The window held `count` ids at cache offset `start`."""
-        ran = self._clock()
-        self._draft.observe(
-            Verdict(
-                start=start,
-                features=kept_features(window, np.arange(count)),
-                kept=count,
-                proposal=None,
-                path=(),
-                width=window.profile.width,
-                draft_seconds=0.0,
-                verify_seconds=ran - self._last,
-            )
-        )
-        self._last = self._clock()
-        self.seconds += self._last - ran

@@ -24,6 +24,7 @@ from tests.runtime.scripted_engine import (
     Language,
     ScriptedContext,
     TableDraft,
+    clean_rows,
     draft_spec,
     graph_spec,
     reference_decode,
@@ -129,6 +130,49 @@ def test_rewind_stays_inside_the_session() -> None:
     assert session.length == 3 and type(session.length) is int
     session.rewind(0)
     assert session.length == 0
+
+
+@pytest.mark.parametrize("before", [0, 1, 6])
+def test_a_prompt_may_be_fed_before_its_answer_begins(before: int) -> None:
+    """The same tokens, with all rows but the last in the cache, and the first round may draft."""
+    bench = Bench(ModelDraft(k=3, graph=draft_spec()))
+    session = bench.session
+    if before:
+        session.append((PROMPT * 3)[:before])
+    fed = (PROMPT * 3)[before:]
+    session.prefill(fed)
+    assert (session.length, session.cache_length) == (len(PROMPT) * 3, len(PROMPT) * 3 - 1)
+    assert np.array_equal(bench.target.rows(session.cache_length), clean_rows(PROMPT * 3)[:-1])
+    session.begin(GREEDY)
+    runs = len(bench.target.runs)
+    first = session.round()
+    assert first.proposed == 3 and bench.target.runs[runs:] == ["verify_5"]
+    while session.length < len(PROMPT) * 3 + 20:
+        session.round()
+    expected = reference_decode(bench.language, PROMPT * 3, 20, GREEDY)
+    assert session.tokens[len(PROMPT) * 3 :][:20].tolist() == expected
+    stats = session.stats
+    assert stats.prefills == 0 and stats.tokens == stats.rounds + stats.accepted
+    assert not any(name == "prefill" for name in stats.target.calls)
+
+
+def test_one_token_is_fed_with_the_round_after_it() -> None:
+    bench = Bench()
+    bench.session.prefill([5])
+    assert bench.target.runs == [] and bench.session.cache_length == 0
+
+
+def test_what_prefill_refuses_adds_nothing_and_what_fails_poisons() -> None:
+    bench = Bench()
+    with pytest.raises(EmptyPrompt):
+        bench.session.prefill([])
+    with pytest.raises(CapacityExceeded):
+        bench.session.prefill([1] * (bench.session.capacity + 1))
+    assert bench.session.length == 0 and not bench.session.poisoned
+    bench.target.failing = lambda: True
+    with pytest.raises(EngineFailed):
+        bench.session.prefill(PROMPT)
+    assert bench.session.poisoned
 
 
 def test_a_closed_session_only_closes() -> None:

@@ -167,7 +167,7 @@ def test_a_session_of_another_bundle_or_opened_in_another_way_is_refused() -> No
 def test_a_source_that_is_at_work_or_undefined_is_refused() -> None:
     first, second = Bench(), Bench()
     answered(first.session, PARAMS["greedy"])
-    with first.session._guard.exclusive(), pytest.raises(SessionBusy):
+    with first.session._guard.exclusive, pytest.raises(SessionBusy):
         second.session.start_from(first.session, 3)
     first.target.failing = lambda: True
     with pytest.raises(EngineFailed):

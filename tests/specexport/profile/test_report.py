@@ -64,7 +64,7 @@ def test_a_prefill_is_in_no_phase_of_a_round(monkeypatch: pytest.MonkeyPatch) ->
 
 def ticking_session(new_session: Callable[[], Session]) -> Session:
     session, ticks = new_session(), count()
-    session._clock = lambda: float(next(ticks))
+    session._phases.clock = lambda: float(next(ticks))
     return session
 
 
