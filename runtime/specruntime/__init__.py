@@ -24,7 +24,6 @@ from specruntime.errors import (
     SessionPoisoned,
     SpecError,
     Status,
-    WidthExceeded,
     WrongState,
 )
 from specruntime.generation import Completion, Delta, complete, generate
@@ -72,7 +71,6 @@ __all__ = [
     "TextCodec",
     "TextStream",
     "TokenLogprobs",
-    "WidthExceeded",
     "WrongState",
     "complete",
     "generate",

@@ -10,7 +10,6 @@
     ├── BackendMissing         the library that runs the engine is not installed
     ├── BackendIncompatible    the library, driver or device cannot load this engine
     ├── CapacityExceeded       more tokens than the bundle's KV capacity
-    ├── WidthExceeded          more drafted tokens or rows than the bundle's widths
     ├── EmptyPrompt            nothing to decode from
     ├── WrongState             the call does not fit the session's state
     ├── SessionBusy            the session is in use by another thread
@@ -40,7 +39,7 @@ class Status(IntEnum):
     BACKEND_MISSING = 7
     BACKEND_INCOMPATIBLE = 8
     CAPACITY_EXCEEDED = 9
-    WIDTH_EXCEEDED = 10
+    WIDTH_EXCEEDED = 10  # reserved: no longer raised
     EMPTY_PROMPT = 11
     WRONG_STATE = 12
     SESSION_BUSY = 13
@@ -90,10 +89,6 @@ class BackendIncompatible(SpecError):
 
 class CapacityExceeded(SpecError):
     status = Status.CAPACITY_EXCEEDED
-
-
-class WidthExceeded(SpecError):
-    status = Status.WIDTH_EXCEEDED
 
 
 class EmptyPrompt(SpecError):

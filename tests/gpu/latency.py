@@ -15,6 +15,7 @@ from specexport.bundle.times import CONTEXT_ROWS, measure_step_times
 from specruntime.bundle import load_manifest
 from specruntime.engines import EngineOptions
 from specruntime.engines.tensorrt import TrtEngine
+from tests.device_tensors import forget_graphs
 
 REPEATS = 50
 WARM_UP = 5
@@ -29,7 +30,7 @@ def measure_without_graphs(bundle: Path) -> dict[str, float]:
     """Of a TensorRT bundle with plain enqueues in place of replayed graphs."""
     engine = TrtEngine(load_manifest(bundle).target, bundle, EngineOptions())
     context = engine.new_context()
-    context.forget_graphs()
+    forget_graphs(context)
     times = {}
     for profile in context.spec.profiles:
         window = context.window(profile.name)

@@ -16,6 +16,7 @@ from specruntime.engines.windows import Feeder
 from specruntime.manifest.schema import Manifest
 from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
+from tests.device_tensors import device_cache, forget_graphs
 from tests.gpu.conftest import load_on_device
 
 TOLERANCE = 5e-2  # what the width of a window may change on an fp16 logit
@@ -66,7 +67,7 @@ def _decode(context: TrtContext, manifest: Manifest, drafts: bool, params: Sampl
 
 def test_replayed_graphs_equal_plain_enqueues(engine: TrtEngine) -> None:
     replayed, enqueued = engine.new_context(), engine.new_context()
-    enqueued.forget_graphs()
+    forget_graphs(enqueued)
     np.testing.assert_array_equal(_judged(replayed), _judged(enqueued))
     assert sum(replayed.replays.values()) > 0 and sum(enqueued.replays.values()) == 0
     replayed.close()
@@ -86,7 +87,7 @@ def test_logits_equal_pytorch(context: TrtContext) -> None:
 @pytest.mark.parametrize("value", [1e4, -1e4])
 def test_unused_cache_rows_change_nothing(context: TrtContext, value: float) -> None:
     expected = _judged(context)
-    for tensor in context.device_cache().values():
+    for tensor in device_cache(context).values():
         torch.utils.dlpack.from_dlpack(tensor)[:, :, len(PROMPT) :].fill_(value)
     torch.cuda.synchronize()
     np.testing.assert_array_equal(_judged(context), expected)

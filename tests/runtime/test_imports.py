@@ -54,7 +54,6 @@ PUBLIC_NAMES = [
     "TextCodec",
     "TextStream",
     "TokenLogprobs",
-    "WidthExceeded",
     "WrongState",
     "complete",
     "generate",

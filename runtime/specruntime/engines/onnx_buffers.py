@@ -74,11 +74,6 @@ class StagingBuffers:
         self.logits: NDArray[np.float32] | None = self.outputs.get("logits", self.outputs.get("draft_logits"))
         self._session, self._name = session, f"{spec.file} at {profile.name}"
 
-    @property
-    def fills(self) -> set[str]:
-        """Every output that a launch writes, caches included."""
-        return {*self.outputs, *self._pasts}
-
     def bind(self, cache: Mapping[str, NDArray[Any]], size: int) -> Binding:
         """A launch of `size` sequences: the first rows of these buffers, on `cache`, which holds as many."""
         inputs = {name: array[:size] for name, array in self.inputs.items()}

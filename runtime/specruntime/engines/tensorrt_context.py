@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.engines.cuda import ALIGNMENT, Arena, Device
-from specruntime.engines.dlpack import DeviceTensor
 from specruntime.engines.layout import (
     HOST_TYPES,
     bytes_of,
@@ -217,24 +216,6 @@ class TrtContext:
         """Copies of the device's cache rows; bfloat16 is widened to float32, which numpy knows."""
         return {tensor.name: self._copy_out(tensor) for tensor in cached_inputs(self.spec)}
 
-    def device_cache(self) -> dict[str, DeviceTensor]:
-        """The cache rows where they are, for libraries that take DLPack; valid until `close`."""
-        self._open()
-        return {
-            tensor.name: DeviceTensor(
-                self._caches[tensor.name], tensor.dtype, shape_of(tensor, self.spec, None)
-            )
-            for tensor in cached_inputs(self.spec)
-        }
-
-    def device_logits(self, window: Window) -> DeviceTensor:
-        """[B, R, padded_vocab] of the last run of this window, on the device; valid until the next run."""
-        self._open()
-        bound = self._profiles[window.profile.name]
-        if bound.logits is None:
-            raise no_logits(self.spec, window.profile)
-        return DeviceTensor(bound.addresses["logits"], "float32", bound.logits[1].shape)
-
     def zero(self) -> None:
         arena = self._open(after_failure=True)
         self._device.make_current()
@@ -242,11 +223,6 @@ class TrtContext:
             arena.zero(self._caches[tensor.name], bytes_of(tensor, self.spec, None))
         arena.synchronize()
         self._failed = False
-
-    def forget_graphs(self) -> None:
-        """Runs enqueue from now on instead of replaying captured graphs: to compare the two, or to profile kernels."""
-        for bound in self._profiles.values():
-            bound.graph = None
 
     def close(self) -> None:
         arena, self._arena = self._arena, None

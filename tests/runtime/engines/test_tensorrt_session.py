@@ -19,6 +19,7 @@ from specruntime.errors import EngineFailed, SessionPoisoned
 from specruntime.manifest.schema import NoneDraft
 from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
+from tests.device_tensors import device_cache, forget_graphs
 from tests.runtime.engines.cuda_stand_in import Machine
 from tests.runtime.engines.tensorrt_bench import TinyEngine, install, tiny_engine
 from tests.runtime.scripted_engine import scripted_manifest
@@ -118,7 +119,7 @@ def test_statistics_count_graph_replays_and_tokens_do_not_depend_on_them(
         contexts = (target.new_context(), drafter.new_context())
         if not replaying:
             for context in contexts:
-                context.forget_graphs()
+                forget_graphs(context)
         session = _session(place, contexts[0], FusedProposer(contexts[1], k=K))
         answers[replaying] = _decode(session, SamplingParams())
         stats = session.stats
@@ -152,7 +153,7 @@ def test_a_device_error_poisons_the_session_and_it_closes(place: Place, machine:
 def test_poisoned_unused_rows_change_nothing(place: Place, machine: Machine) -> None:
     target = TrtEngine(place.target.trt, place.target.root, EngineOptions())
     context = target.new_context()
-    for tensor in context.device_cache().values():
+    for tensor in device_cache(context).values():
         _fill(tensor.address, tensor.shape, 1e4)
     session = _session(place, context, NoProposer())
     assert _decode(session, SamplingParams()) == _plain(place, SamplingParams())

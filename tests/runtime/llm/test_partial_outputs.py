@@ -128,7 +128,8 @@ def test_each_profile_runs_its_own_path_alone(two_paths: OrtContext) -> None:
 
 
 def test_outputs_a_profile_leaves_out_are_not_allocated(two_paths: OrtContext) -> None:
-    found = {name: bound.buffers.fills for name, bound in two_paths._bound.items()}
+    bound = {name: each.buffers for name, each in two_paths._bound.items()}
+    found = {name: {*buffers.outputs, *buffers._pasts} for name, buffers in bound.items()}
     assert found == {"step": set(WHOLE), "draft": set(SECOND)}
 
 

@@ -1,4 +1,4 @@
-"""Device memory offered to other libraries by DLPack (version 0.8, the unversioned capsule).
+"""Device memory of a TensorRT context by DLPack (version 0.8, the unversioned capsule), for tests that look into it.
 
 Owns the C structures. The memory stays the context's: a consumer must be done with it before the context runs again
 or closes.
@@ -7,6 +7,10 @@ or closes.
 import ctypes
 from dataclasses import dataclass
 from typing import Any
+
+from specruntime.engines.layout import cached_inputs, shape_of
+from specruntime.engines.protocol import Window
+from specruntime.engines.tensorrt_context import TrtContext
 
 _CUDA = 2
 _KINDS = {
@@ -90,3 +94,26 @@ class DeviceTensor:
         managed.deleter = _delete
         _exported[ctypes.addressof(managed)] = (managed, shape)
         return _new_capsule(ctypes.addressof(managed), b"dltensor", None)
+
+
+def device_cache(context: TrtContext) -> dict[str, DeviceTensor]:
+    """The cache rows where they are; valid until the context is closed."""
+    return {
+        tensor.name: DeviceTensor(
+            context._caches[tensor.name], tensor.dtype, shape_of(tensor, context.spec, None)
+        )
+        for tensor in cached_inputs(context.spec)
+    }
+
+
+def device_logits(context: TrtContext, window: Window) -> DeviceTensor:
+    """[B, R, padded_vocab] of the last run of this window, on the device; valid until the next run."""
+    bound = context._profiles[window.profile.name]
+    assert bound.logits is not None
+    return DeviceTensor(bound.addresses["logits"], "float32", bound.logits[1].shape)
+
+
+def forget_graphs(context: TrtContext) -> None:
+    """Runs enqueue from now on instead of replaying captured graphs."""
+    for bound in context._profiles.values():
+        bound.graph = None
