@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from specexport.bench.report import BenchReport
+from specexport.tables import render_table
 from specruntime.errors import BackendMissing, InvalidArgument
 
 _LEGEND = (
@@ -14,19 +15,22 @@ _LEGEND = (
 
 def render_report(report: BenchReport) -> str:
     """Every run, the figures by category, of several bundles each by itself, then the machine."""
-    wide = max(18, *(len(run.mode) + 2 for run in report.runs))
-    lines = [
-        *_render_unfinished(report),
-        f"{'prompt':18}{'mode':{wide}}{'prompt':>7}{'new':>5}{'ttft ms':>9}{'tok/s':>8}{'tok/round':>10}{'host %':>8}",
-    ]
-    for run in report.runs:
-        host = "" if run.host_percent is None else f"{run.host_percent:.1f}"
-        lines.append(
-            f"{run.prompt:18}{run.mode:{wide}}{run.prompt_tokens:7}{run.new_tokens:5}{run.ttft_ms:9.0f}"
-            f"{run.tokens_per_second:8.1f}{run.acceptance_length:10.2f}{host:>8}"
-        )
+    lines = [*_render_unfinished(report), *_render_runs(report)]
     lines += ["", *_render_summary(report)]
     return "\n".join([*lines, "", *_render_machine(report)])
+
+
+def _render_runs(report: BenchReport) -> list[str]:
+    header = ("prompt", "mode", "prompt", "new", "ttft ms", "tok/s", "tok/round", "host %")
+    rows = [
+        (
+            run.prompt, run.mode, str(run.prompt_tokens), str(run.new_tokens), f"{run.ttft_ms:.0f}",
+            f"{run.tokens_per_second:.1f}", f"{run.acceptance_length:.2f}",
+            "" if run.host_percent is None else f"{run.host_percent:.1f}",
+        )
+        for run in report.runs
+    ]  # fmt: skip
+    return render_table(header, rows, left=(0, 1))
 
 
 def _render_unfinished(report: BenchReport) -> list[str]:
@@ -48,11 +52,9 @@ def _render_summary(report: BenchReport) -> list[str]:
     if not report.compared:
         return ["no prompt was answered in every mode: nothing can be compared"]
     summary = report.summary()
-    lines = [
-        f"{'category':18}{'total vs plain':>16}{'vs PyTorch':>12}{'compiled':>10}{'tok/round':>10}{'host %':>8}"
-    ]
-    for category, figures in {**summary["categories"], "all": summary}.items():
-        lines.append(_render_figures(category, figures))
+    header = ("category", "total vs plain", "vs PyTorch", "compiled", "tok/round", "host %")
+    rows = [_figures(name, found) for name, found in {**summary["categories"], "all": summary}.items()]
+    lines = render_table(header, rows)
     for mode in report.drafting:
         lines += ["", *_render_mode(report, mode, summary)]
     if len(report.drafting) > 1:
@@ -60,41 +62,37 @@ def _render_summary(report: BenchReport) -> list[str]:
     return [*lines, "", _LEGEND]
 
 
-def _render_figures(category: str, figures: dict[str, Any]) -> str:
+def _figures(category: str, found: dict[str, Any]) -> tuple[str, ...]:
     def times(name: str) -> str:
-        return "-" if figures[name] is None else f"{figures[name]:.2f}x"
+        return "-" if found[name] is None else f"{found[name]:.2f}x"
 
-    return (
-        f"{category:18}{times('speedup_vs_plain'):>16}{times('speedup_vs_pytorch'):>12}"
-        f"{times('speedup_vs_pytorch_compiled'):>10}{figures['acceptance_length']:10.2f}{figures['host_percent']:8.1f}"
-    )
+    ratios = map(times, ("speedup_vs_plain", "speedup_vs_pytorch", "speedup_vs_pytorch_compiled"))
+    return category, *ratios, f"{found['acceptance_length']:.2f}", f"{found['host_percent']:.1f}"
 
 
 def _render_mode(report: BenchReport, mode: str, summary: dict[str, Any]) -> list[str]:
     """Acceptance by position, and the speed by category against plain decoding."""
     facts = report.bundles[mode]
     length = "dynamic length" if facts.adaptive else "fixed length"
-    lines = [
-        f"{mode}: draft {facts.draft}, {length}",
-        f"{'category':18}{'mean vs plain':>16}{'worst':>8}{'tok/round':>10}  accepted at depth 1, 2, ...",
-    ]
+    rows = []
     for category, figures in {**summary["categories"], "all": summary}.items():
         found = figures["modes"][mode]
+        ratios = (f"{found[f'{name}_speedup_vs_plain']:.2f}x" for name in ("mean", "worst"))
         shares = " ".join(f"{share:.2f}".lstrip("0") for share in found["acceptance_by_position"])
-        lines.append(
-            f"{category:18}{found['mean_speedup_vs_plain']:15.2f}x{found['worst_speedup_vs_plain']:7.2f}x"
-            f"{found['acceptance_length']:10.2f}  {shares}"
-        )
-    return lines
+        rows.append((category, *ratios, f"{found['acceptance_length']:.2f}", shares))
+    header = ("category", "mean vs plain", "worst", "tok/round", "accepted at depth 1, 2, ...")
+    return [f"{mode}: draft {facts.draft}, {length}", *render_table(header, rows, left=(0, 4))]
 
 
 def _render_fastest(report: BenchReport, summary: dict[str, Any]) -> list[str]:
     """The best bundle for each prompt; geometric means of the speed-ups."""
-    lines = [f"{'fastest for':18}{'vs plain':>16}"]
     speeds = {(run.prompt, run.mode): run.tokens_per_second for run in report.runs}
-    for prompt, mode in summary["fastest"].items():
-        lines.append(f"{prompt:18}{speeds[prompt, mode] / speeds[prompt, 'plain']:15.2f}x  {mode}")
-    return [*lines, f"{'all, mean':18}{summary['fastest_speedup_vs_plain']:15.2f}x  the fastest for each"]
+    rows = [
+        (prompt, f"{speeds[prompt, mode] / speeds[prompt, 'plain']:.2f}x", mode)
+        for prompt, mode in summary["fastest"].items()
+    ]
+    rows.append(("all, mean", f"{summary['fastest_speedup_vs_plain']:.2f}x", "the fastest for each"))
+    return render_table(("fastest for", "vs plain", "mode"), rows, left=(0, 2))
 
 
 def _render_machine(report: BenchReport) -> list[str]:

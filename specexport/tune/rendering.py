@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from specexport.tune.trials import described
+from specexport.tables import render_table
+from specexport.tune.prediction import Prediction
+from specexport.tune.trials import Trial, described
 from specexport.tune.tuner import ADAPTIVE, PAYS, Finding, TuneReport
 
 _SHOWN_RANKS = 8
@@ -73,32 +75,35 @@ def _render_finding(finding: Finding) -> list[str]:
     for depth, rates in enumerate(finding.acceptance, start=1):
         lines.append(f"  depth {depth}: " + " ".join(f"{rate:.2f}" for rate in rates[:_SHOWN_RANKS]))
     lines.append("window ms by width: " + ", ".join(f"{w}: {ms:.1f}" for w, ms in finding.verify_ms.items()))
-    lines += [
-        "",
-        f"{'drafted':>8}{'width':>7}{'draft ms':>10}{'tok/round':>11}{'predicted':>22}{'measured':>22}",
-    ]
+    return [*lines, "", *_render_sizes(finding), *_render_advice(finding)]
+
+
+def _render_sizes(finding: Finding) -> list[str]:
     measured = {trial.size: trial for trial in finding.trials}
-    for found in finding.predictions:
-        trial = measured.get(found.size)
-        real = f"{trial.tokens_per_second:8.1f} tok/s {trial.speedup:.2f}x" if trial else ""
-        drafting = finding.draft_ms.get(found.size, 0.0)
-        by_law = f"{found.tokens_per_second:8.1f} tok/s {found.speedup:.2f}x"
-        lines.append(
-            f"{found.size:8}{found.width:7}{drafting:10.2f}{found.tokens:11.2f}{by_law:>22}{real:>22}"
+
+    def speed(found: Prediction | Trial | None) -> str:
+        return "" if found is None else f"{found.tokens_per_second:.1f} tok/s {found.speedup:.2f}x"
+
+    rows = [
+        (
+            str(found.size), str(found.width), f"{finding.draft_ms.get(found.size, 0.0):.2f}", f"{found.tokens:.2f}",
+            speed(found), speed(measured.get(found.size)),
         )
-    if ADAPTIVE in measured:
-        trial = measured[ADAPTIVE]
-        real = f"{trial.tokens_per_second:8.1f} tok/s {trial.speedup:.2f}x"
-        lines.append(f"{'dynamic':>8}{'':17}{trial.acceptance_length:11.2f}{'':22}{real:>22}")
+        for found in finding.predictions
+    ]  # fmt: skip
+    if (trial := measured.get(ADAPTIVE)) is not None:
+        rows.append(("dynamic", "", "", f"{trial.acceptance_length:.2f}", "", speed(trial)))
+    return render_table(("drafted", "width", "draft ms", "tok/round", "predicted", "measured"), rows, left=())
+
+
+def _render_advice(finding: Finding) -> Iterator[str]:
     if finding.tree is not None:
-        lines.append(_render_tree(finding))
-    if finding.layers is not None:
-        best = finding.layers
-        lines.append(
+        yield _render_tree(finding)
+    if (best := finding.layers) is not None:
+        yield (
             f"best layers found: {list(best.layers)}, which agree with {best.agreement:.2f} of the answers' tokens; "
             f"k {best.k}, predicted {best.speedup:.2f}x"
         )
-    return lines
 
 
 def _render_tree(finding: Finding) -> str:
