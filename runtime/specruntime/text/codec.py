@@ -158,7 +158,8 @@ class TextStream:
 
     Only the tokens since the last piece but one are decoded again, and of a run of broken bytes the last few, so the
     cost of a token does not grow with the answer; the piece before, at first the end of the prompt, gives decoders
-    that join words with spaces their context.
+    that join words with spaces their context. (tokenizers' `DecodeStream` does less: it has no flush, holds back broken
+    bytes without a bound, and cannot begin inside a character.)
     """
 
     def __init__(self, codec: TextCodec, prompt: Sequence[int] = ()) -> None:
