@@ -35,6 +35,7 @@ from specruntime.sampling.sampler import TokenLogprobs
 from specruntime.session import Round, Session
 from specruntime.statistics import Statistics
 from specruntime.text.codec import TextCodec, TextStream
+from specruntime.trace import RoundTrace, RowScores
 
 __all__ = [
     "LLM",
@@ -61,6 +62,8 @@ __all__ = [
     "OutOfMemory",
     "RequestOutput",
     "Round",
+    "RoundTrace",
+    "RowScores",
     "SamplingParams",
     "Session",
     "SessionBusy",

@@ -37,6 +37,7 @@ from specruntime.manifest.schema import (
 from specruntime.preload import Begun, Preload
 from specruntime.session import Session
 from specruntime.text.codec import TextCodec
+from specruntime.trace import Trace
 
 MAX_MANIFEST_BYTES = 16 * 2**20  # a manifest of hundreds of layers is below one
 
@@ -148,12 +149,13 @@ class LoadedBundle:
         *,
         dynamic: bool = True,
         adapt: Callable[[Draft], Draft] = lambda draft: draft,
+        trace: Trace | None = None,
     ) -> Session:
         """A session with its own buffers; `speculate=False` decodes plainly on the same engine.
 
         `dynamic=False` drafts at the full length each round where the bundle has a dynamic one. `adapt` may wrap the
-        draft the session would use; the session closes what it returns. Raises `WrongState` on a closed bundle,
-        `OutOfMemory` when the buffers do not fit.
+        draft the session would use; the session closes what it returns. `trace` gets a record of each round. Raises
+        `WrongState` on a closed bundle, `OutOfMemory` when the buffers do not fit.
         """
         self._require_open()
         spec = self.manifest.draft if speculate else NoneDraft()
@@ -162,7 +164,7 @@ class LoadedBundle:
         try:
             if draft_graph(spec) is not None:
                 draft_context = self._draft_engine().new_context()
-            session = self._session(spec, target, draft_context, dynamic, adapt)
+            session = self._session(spec, target, draft_context, dynamic, adapt, trace=trace)
         except BaseException:
             target.close()
             if draft_context is not None:
@@ -246,11 +248,12 @@ class LoadedBundle:
         dynamic: bool,
         adapt: Callable[[Draft], Draft],
         clock: Callable[[], float] | None = None,
+        trace: Trace | None = None,
     ) -> Session:
         draft = new_draft(spec, draft_context, self.manifest.target.vocab_size, target=target)
         if not isinstance(spec, NoneDraft) and dynamic and self.manifest.adaptive is not None:
             draft = adaptive_draft(draft, self.manifest)
-        return Session(target, adapt(draft), manifest=self.manifest, clock=clock)
+        return Session(target, adapt(draft), manifest=self.manifest, clock=clock, trace=trace)
 
 
 def _checked_manifest(root: Path) -> Manifest:

@@ -7,6 +7,7 @@ part where the two best logits lie closer than what the width alone changes, and
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from specruntime.bundle import LoadedBundle
@@ -18,6 +19,7 @@ from specruntime.manifest.schema import CheckPrompt, NoneDraft
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import TokenLogprobs
 from specruntime.session import Session
+from specruntime.trace import RoundTrace, Trace, render_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,27 @@ class Comparison:
     @property
     def passed(self) -> bool:
         return self.divergence is None or self.divergence.excused
+
+
+@dataclass(frozen=True, slots=True)
+class TracedComparison:
+    """The round in which two answers to a check prompt part, and the plain rounds of the same tokens.
+
+    Where they do not part: the last round. `plain` ends with the round of the token at which they part.
+    """
+
+    prompt: str
+    law: str
+    against: str
+    position: int | None  # in the answer; None where they do not part
+    expected: int | None  # None past the end of the answer
+    found: int | None
+    speculative: RoundTrace
+    plain: tuple[RoundTrace, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +159,30 @@ class Checker:
         self._exact = manifest.precision == "fp32"
         self._widths = sorted(p.width for p in manifest.target.profiles if p.rows == p.width > 1)
         self._k = max(self._widths, default=1) - 1
-        self._plain = bundle.new_session(speculate=False)
-        self._speculative = bundle.new_session()
-        if not self._exact:
-            self._empty_wide = self._session_at(self._k + 1, speculate=False)
-            self._drafting_wide = self._session_at(self._k + 1, speculate=True)
 
-    def _session_at(self, width: int, *, speculate: bool) -> Session:
+    @cached_property
+    def _plain(self) -> Session:
+        return self._bundle.new_session(speculate=False)
+
+    @cached_property
+    def _speculative(self) -> Session:
+        return self._bundle.new_session()
+
+    @cached_property
+    def _empty_wide(self) -> Session:
+        return self._session_at(self._k + 1, speculate=False)
+
+    @cached_property
+    def _drafting_wide(self) -> Session:
+        return self._session_at(self._k + 1, speculate=True)
+
+    def _session_at(self, width: int, *, speculate: bool, trace: Trace | None = None) -> Session:
         """A session whose windows are `width` wide while the cache and the answer's limit have room."""
 
         def widen(draft: Draft) -> FullWidthDraft:
             return FullWidthDraft(draft, width - 1)
 
-        return self._bundle.new_session(speculate=speculate, adapt=widen)
+        return self._bundle.new_session(speculate=speculate, adapt=widen, trace=trace)
 
     def compare(self, prompt: CheckPrompt, law: str) -> list[Comparison]:
         """One comparison in fp32, up to two below it."""
@@ -224,6 +258,54 @@ class Checker:
             wide_session.close()
         return _largest_difference(narrow, wide, divergence.position + 1)
 
+    def trace(self, prompt: CheckPrompt, law: str) -> list[TracedComparison]:
+        """As `compare`, with the round in which the two answers part."""
+        params = replace(LAWS[law], max_tokens=self.max_new_tokens)
+        traced = []
+        if not self._exact:
+            width = self._k + 1
+            moved = replace(params, max_tokens=self.max_new_tokens + self._k)
+            traced.append(self._trace_against(f"plain at width {width}", prompt, law, moved, width))
+        if self._exact or law == "greedy":
+            traced.append(self._trace_against("plain", prompt, law, params, None))
+        return traced
+
+    def _trace_against(
+        self, against: str, prompt: CheckPrompt, law: str, params: SamplingParams, width: int | None
+    ) -> TracedComparison:
+        ids = prompt_ids(self._bundle, prompt)
+        expected, plain = self._traced_answer(ids, params, width, speculate=False)
+        found, speculative = self._traced_answer(ids, params, width, speculate=True)
+        position = first_difference(expected, found)
+        last = max(len(found) - 1, 0) if position is None else position
+        parted = _rounds_from(speculative, last, last)[-1]
+        before = _rounds_from(plain, min(parted.position, last), last)
+        return TracedComparison(
+            prompt.id,
+            law,
+            against,
+            position,
+            None if position is None else _at(expected, position),
+            None if position is None else _at(found, position),
+            parted,
+            before,
+        )
+
+    def _traced_answer(
+        self, ids: list[int], params: SamplingParams, width: int | None, *, speculate: bool
+    ) -> tuple[list[int], list[RoundTrace]]:
+        """The answer, cut to the bundle's length, and its rounds; at one `width` where it is given."""
+        rounds: list[RoundTrace] = []
+        session = (
+            self._bundle.new_session(speculate=speculate, trace=rounds.append)
+            if width is None
+            else self._session_at(width, speculate=speculate, trace=rounds.append)
+        )
+        try:
+            return list(_answer(session, ids, params).token_ids[: self.max_new_tokens]), rounds
+        finally:
+            session.close()
+
     def _acceptance(self, answer: Completion) -> float | None:
         return None if isinstance(self._bundle.manifest.draft, NoneDraft) else answer.stats.acceptance_length
 
@@ -270,3 +352,40 @@ def _largest_difference(one: Completion, other: Completion, rows: int) -> float:
 def _row_difference(one: TokenLogprobs, other: TokenLogprobs) -> float:
     others = dict(other.top)
     return max((abs(value - others[token]) for token, value in one.top if token in others), default=0.0)
+
+
+def trace_prompt(
+    bundle: LoadedBundle, prompt_id: str, *, max_new_tokens: int | None = None
+) -> list[TracedComparison]:
+    """The answers that `check_bundle` compares for one check prompt, followed round by round.
+
+    Raises `InvalidArgument` for a prompt that the bundle does not have, and what decoding raises.
+    """
+    prompts = {prompt.id: prompt for prompt in bundle.manifest.check.prompts}
+    if prompt_id not in prompts:
+        known = ", ".join(prompts) or "none"
+        raise InvalidArgument(f"found no check prompt {prompt_id!r}, this bundle has: {known}")
+    checker = Checker(bundle, max_new_tokens)
+    return [found for law in LAWS for found in checker.trace(prompts[prompt_id], law)]
+
+
+def render_traces(traces: Sequence[TracedComparison]) -> str:
+    """The comparisons as text for people, each with its rounds."""
+    return "\n\n".join(_render_trace(trace) for trace in traces)
+
+
+def _render_trace(trace: TracedComparison) -> str:
+    head = f"{trace.prompt} {trace.law}, with drafts against {trace.against}: "
+    if trace.position is None:
+        head += "the answers do not part; the last round"
+    else:
+        expected, found = ("its end" if t is None else t for t in (trace.expected, trace.found))
+        head += f"they part at token {trace.position}, expected {expected}, found {found}"
+    rounds = [render_round(trace.speculative), f"{trace.against}:", *map(render_round, trace.plain)]
+    return "\n".join([head, *rounds])
+
+
+def _rounds_from(rounds: Sequence[RoundTrace], first: int, last: int) -> tuple[RoundTrace, ...]:
+    """The rounds that emitted the tokens `first` to `last` of an answer, or its last round."""
+    found = [each for each in rounds if each.position <= last and first < each.position + len(each.tokens)]
+    return tuple(found or rounds[-1:])

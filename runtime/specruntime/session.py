@@ -23,6 +23,7 @@ from specruntime.manifest.schema import Manifest
 from specruntime.sampling.params import SamplingParams, shown
 from specruntime.sampling.sampler import Sampler, TokenLogprobs
 from specruntime.statistics import EngineTally, Statistics
+from specruntime.trace import Trace, trace_round
 from specruntime.verify import Outcome, corrects, judge, kept_features, trials
 
 
@@ -55,9 +56,11 @@ class Session:
         *,
         manifest: Manifest,
         clock: Callable[[], float] | None = None,
+        trace: Trace | None = None,
     ) -> None:
         """Takes ownership of both: `close` closes them. `clock` measures its phases, in seconds; None: `clock.now`.
 
+        `trace` gets a record of each round before it is committed; what it raises leaves the tokens as they were.
         Raises `InvalidArgument` for a graph it cannot drive.
         """
         self.manifest = manifest
@@ -72,6 +75,7 @@ class Session:
         self._prompt_length = 0
         self._sampler: Sampler | None = None
         self._seed: int | None = None
+        self._trace = trace
         self._guard = Guard()
         self._phases = Phases(self._guard, clock if clock is not None else host_clock.now)
 
@@ -332,6 +336,9 @@ class Session:
         self, proposal: Proposal, rows: Rows, outcome: Outcome, sampler: Sampler, *, prefill: bool = False
     ) -> Round:
         """Moves the length and books the round. The last emitted token stays uncached."""
+        if self._trace is not None:
+            logits, seed, position = self._feeder.logits(rows), self._seed, sampler.position
+            self._trace(trace_round(rows, logits, proposal, outcome, seed=seed, position=position))
         proposed, accepted = len(proposal.ids), len(outcome.path)
         end = self._length + len(outcome.tokens)
         self._tokens[self._length : end] = outcome.tokens

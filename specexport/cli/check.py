@@ -7,7 +7,7 @@ import click
 from specexport.cli.progress import progress
 from specruntime.bundle import open_bundle
 from specruntime.check import check_bundle, check_steps
-from specruntime.cli.check import print_report
+from specruntime.cli.check import print_report, print_traces, trace_option
 from specruntime.cli.options import (
     bundle_argument,
     engine_options,
@@ -20,18 +20,31 @@ from specruntime.cli.options import (
 @click.command("check")
 @bundle_argument
 @click.option("--pytorch", is_flag=True, help="Also compare greedy answers with the checkpoint in PyTorch.")
+@trace_option
 @max_new_tokens_option(default=None)
 @threads_option
 @json_option
 def check_command(
-    bundle: Path, pytorch: bool, max_new_tokens: int | None, threads: int | None, as_json: bool
+    bundle: Path,
+    pytorch: bool,
+    traced: str | None,
+    max_new_tokens: int | None,
+    threads: int | None,
+    as_json: bool,
 ) -> None:
     """Decodes the BUNDLE's check prompts with and without drafts, greedy and sampled, and compares every token.
 
     In fp32 every token must be equal. Below fp32 a greedy answer may part from plain decoding where the two best
     logits lie closer than what the width of the window alone changes; that is measured and reported.
     """
+    if traced is not None and pytorch:
+        raise click.UsageError(
+            "--trace compares with plain decoding, --pytorch with the checkpoint: give one"
+        )
     with open_bundle(bundle, options=engine_options(threads)) as opened:
+        if traced is not None:
+            print_traces(opened, traced, max_new_tokens, as_json)
+            return
         if pytorch:
             from specexport.pytorch_reference import require_comparable
 

@@ -28,6 +28,7 @@ from specruntime.manifest.schema import (
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
 from specruntime.session import Session
+from specruntime.trace import Trace
 from tests.scripted_clock import CLOCK, STEP, window_seconds
 
 VOCAB = 97
@@ -276,6 +277,7 @@ class Bench:
         draft_language: Language | None = None,
         proposer: Draft | None = None,
         eos: Sequence[int] = (),
+        trace: Trace | None = None,
     ) -> None:
         spec = draft or NoneDraft()
         self.language = language or Language()
@@ -287,7 +289,7 @@ class Bench:
         self.manifest = scripted_manifest(self.target.spec, spec, eos)
         if proposer is None:
             proposer = new_draft(spec, self.draft, self.target.spec.vocab_size)
-        self.session = Session(self.target, proposer, manifest=self.manifest)
+        self.session = Session(self.target, proposer, manifest=self.manifest, trace=trace)
 
     def decode(self, prompt: Sequence[int], count: int, params: SamplingParams | None = None) -> list[int]:
         """The first `count` tokens of the answer to a further prompt, in as many rounds as they take."""

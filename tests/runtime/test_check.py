@@ -13,10 +13,13 @@ from specruntime.check import (
     CheckReport,
     Comparison,
     Divergence,
+    TracedComparison,
     check_bundle,
     check_steps,
     first_difference,
     render_check,
+    render_traces,
+    trace_prompt,
 )
 from specruntime.engines.protocol import Window
 from specruntime.errors import InvalidArgument
@@ -180,3 +183,80 @@ def test_the_first_difference_counts_an_early_end(
     expected: tuple[int, ...], found: tuple[int, ...], place: int | None
 ) -> None:
     assert first_difference(expected, found) == place
+
+
+def test_a_trace_shows_the_round_in_which_the_answers_part_and_the_plain_ones() -> None:
+    report = checked(opened(shifted_row))
+    with opened(shifted_row) as bundle:
+        for prompt in "ab":
+            for comparison, traced in zip(
+                [c for c in report.comparisons if c.prompt == prompt],
+                trace_prompt(bundle, prompt),
+                strict=True,
+            ):
+                assert (traced.prompt, traced.law, traced.against) == (prompt, comparison.law, "plain")
+                divergence = comparison.divergence
+                if divergence is None:
+                    assert traced.position is None
+                    continue
+                assert traced.position == divergence.position
+                assert (traced.expected, traced.found) == (divergence.expected, divergence.found)
+                expect_parting(traced)
+
+
+def expect_parting(traced: TracedComparison) -> None:
+    """The rounds are of that token: equal before it, another there, and the broken row is past the first."""
+    position, wrong = traced.position, traced.speculative
+    assert position is not None
+    place = position - wrong.position
+    assert 0 <= place < len(wrong.tokens) and wrong.tokens[place] == traced.found
+    assert place >= 1, "a judged row past the first is the one that gives another token"
+    plain = [token for each in traced.plain for token in each.tokens]
+    assert plain == [*wrong.tokens[:place], traced.expected]
+    row = (0, *wrong.path)[place]
+    assert wrong.positions[row] == traced.plain[-1].positions[-1], "the same place in the text"
+    if traced.law == "greedy":
+        scores = {each.row: each for each in wrong.scores}
+        assert scores[row].best == traced.found and traced.plain[-1].scores[-1].best == traced.expected
+
+
+def test_the_broken_row_is_on_the_screen() -> None:
+    with opened(shifted_row) as bundle:
+        parted = [each for each in trace_prompt(bundle, "a") if each.position is not None]
+    assert parted, "the disturbance changed nothing"
+    text = render_traces(parted)
+    assert f"they part at token {parted[0].position}, expected {parted[0].expected}" in text
+    assert "window verify_5 at cache row" in text and "plain:" in text and "window step at cache row" in text
+
+
+def test_answers_that_do_not_part_show_their_last_round() -> None:
+    with opened() as bundle:
+        traces = trace_prompt(bundle, "b", max_new_tokens=20)
+    assert [trace.law for trace in traces] == ["greedy", "sampled"]
+    for trace in traces:
+        assert trace.position is None
+        last = trace.speculative.position + len(trace.speculative.tokens)
+        assert last == 20 and [t for each in trace.plain for t in each.tokens] == list(
+            trace.speculative.tokens
+        )
+    assert "the answers do not part; the last round" in render_traces(traces)
+
+
+def test_below_fp32_the_answers_are_traced_at_one_width_too() -> None:
+    with opened(shifted_row, precision="fp16") as bundle:
+        traces = trace_prompt(bundle, "a")
+    assert [(trace.law, trace.against) for trace in traces] == [
+        ("greedy", "plain at width 5"),
+        ("greedy", "plain"),
+        ("sampled", "plain at width 5"),
+    ]
+    wide = traces[0]
+    assert wide.position is not None and {len(each.ids) for each in wide.plain} == {5}
+
+
+def test_a_prompt_that_the_bundle_does_not_have_is_named() -> None:
+    with (
+        opened() as bundle,
+        pytest.raises(InvalidArgument, match="no check prompt 'c', this bundle has: a, b"),
+    ):
+        trace_prompt(bundle, "c")

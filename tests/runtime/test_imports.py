@@ -43,6 +43,8 @@ PUBLIC_NAMES = [
     "OutOfMemory",
     "RequestOutput",
     "Round",
+    "RoundTrace",
+    "RowScores",
     "SCHEMA_VERSION",
     "SamplingParams",
     "Session",

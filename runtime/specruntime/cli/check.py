@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from specruntime.bundle import open_bundle
-from specruntime.check import CheckReport, check_bundle, render_check
+from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.check import CheckReport, check_bundle, render_check, render_traces, trace_prompt
 from specruntime.cli.options import (
     bundle_argument,
     engine_options,
@@ -15,19 +15,38 @@ from specruntime.cli.options import (
     threads_option,
 )
 
+trace_option = click.option(
+    "--trace",
+    "traced",
+    metavar="ID",
+    help="Only this check prompt: print the round where the answers part, next to the plain one.",
+)
+
 
 @click.command("check")
 @bundle_argument
+@trace_option
 @max_new_tokens_option(default=None)
 @threads_option
 @json_option
-def check_command(bundle: Path, max_new_tokens: int | None, threads: int | None, as_json: bool) -> None:
+def check_command(
+    bundle: Path, traced: str | None, max_new_tokens: int | None, threads: int | None, as_json: bool
+) -> None:
     """Decodes the BUNDLE's check prompts with and without drafts, greedy and sampled, and compares every token."""
     with open_bundle(bundle, options=engine_options(threads)) as opened:
+        if traced is not None:
+            print_traces(opened, traced, max_new_tokens, as_json)
+            return
         report = check_bundle(
             opened, max_new_tokens=max_new_tokens, advance=lambda step: click.echo(step, err=True)
         )
     print_report(report, as_json)
+
+
+def print_traces(bundle: LoadedBundle, prompt: str, max_new_tokens: int | None, as_json: bool) -> None:
+    """Prints the traced comparisons of one check prompt. Shows, and does not judge: the command ends with 0."""
+    traces = trace_prompt(bundle, prompt, max_new_tokens=max_new_tokens)
+    click.echo(json.dumps([trace.as_dict() for trace in traces]) if as_json else render_traces(traces))
 
 
 def print_report(report: CheckReport, as_json: bool) -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import specruntime.cli.generate
-from specruntime import SamplingParams, complete, open_bundle
+from specruntime import SamplingParams, complete, load_manifest, open_bundle
 from specruntime.cli import main
 from specruntime.cli.generate import read_prompt
 from specruntime.cli.options import sampling_params
@@ -172,6 +172,19 @@ def test_check_compares_and_prints_a_line_for_each(tiny_bundle: Path) -> None:
     report = json.loads(succeed("check", tiny_bundle, "--max-new-tokens", "5", "--json").stdout)
     assert report["passed"] is True
     assert {comparison["tokens"] for comparison in report["comparisons"]} == {5}
+
+
+def test_check_follows_one_prompt_round_by_round(tiny_bundle: Path) -> None:
+    prompt = load_manifest(tiny_bundle).check.prompts[0].id
+    text = succeed("check", tiny_bundle, "--trace", prompt).stdout
+    assert text.count("the answers do not part; the last round") == 2, "greedy and sampled"
+    assert "position     best   second     margin  sees" in text and "plain:" in text
+    traces = json.loads(succeed("check", tiny_bundle, "--trace", prompt, "--json").stdout)
+    assert [(trace["law"], trace["position"]) for trace in traces] == [("greedy", None), ("sampled", None)]
+    assert traces[1]["speculative"]["seed"] == 1 and traces[1]["plain"][0]["tokens"]
+    assert f"no check prompt 'nowhere', this bundle has: {prompt}" in refusal(
+        "check", tiny_bundle, "--trace", "nowhere"
+    )
 
 
 def test_inspect_prints_text_or_json(tiny_bundle: Path) -> None:

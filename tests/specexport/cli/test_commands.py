@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from specexport.cli import main
 from specexport.cli.schema import render_schema
+from specruntime import load_manifest
 from tests.conftest import RECIPES, REPOSITORY
 
 TINY = RECIPES / "tiny-random.yaml"
@@ -101,6 +102,13 @@ def test_every_command_has_help(command: str) -> None:
     assert told and " ".join(told.split())[:60] in " ".join(result.stdout.split())
 
 
+def test_check_follows_a_prompt_that_the_bundle_has(tiny_bundle: Path) -> None:
+    prompt = load_manifest(tiny_bundle).check.prompts[0].id
+    result = run("check", str(tiny_bundle), "--trace", prompt)
+    assert result.exit_code == 0 and result.stdout.count("the answers do not part; the last round") == 2
+    assert "no check prompt 'nowhere'" in refusal("check", tiny_bundle, "--trace", "nowhere")
+
+
 @pytest.mark.parametrize("name", ["recipe", "manifest"])
 def test_schema_prints_the_published_one(name: str) -> None:
     assert run("schema", name).stdout == render_schema("recipe" if name == "recipe" else "manifest")
@@ -115,6 +123,7 @@ def test_schema_prints_the_published_one(name: str) -> None:
         ["bench", "x", "--prompts", "p", "--repeat", "0"],
         ["generate"],
         ["check"],
+        ["check", "x.bundle", "--trace", "a", "--pytorch"],
         ["inspect"],
         ["serve"],
         ["deploy", "nomad", "x.bundle"],
