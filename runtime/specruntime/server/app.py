@@ -1,234 +1,164 @@
-"""The server's routes and what surrounds every one of them: keys, limits, logs, counts, and errors in one shape.
+"""The server's routes and their OpenAPI document, on FastAPI.
 
-Owns HTTP. Answers come from `specruntime.serving`, their shape from `answers`.
+Owns paths and endpoints. Answers come from `specruntime.serving`, their shape from `responses`; `routes` has what
+surrounds every endpoint.
 """
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from logging import ERROR, INFO
-from typing import TypeVar
+from logging import INFO
+from typing import Annotated, Any
 
-from starlette.applications import Starlette
+from fastapi import Depends, FastAPI, Path
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from specruntime import clock
-from specruntime.server.body import read_body
 from specruntime.server.logs import log
 from specruntime.server.metrics import Metrics
-from specruntime.server.openapi import openapi_document
-from specruntime.server.problems import Problem, json_bytes, json_response, problem_of
+from specruntime.server.problems import STATUSES, Problem, json_bytes, json_response
 from specruntime.server.responses import AnswerShape
-from specruntime.server.schema import ChatRequest, CompletionRequest
+from specruntime.server.routes import BoundedRequest, Served, ServerRoute, routing_problem
+from specruntime.server.schema import (
+    ChatAnswer,
+    ChatRequest,
+    CompletionAnswer,
+    CompletionRequest,
+    Error,
+    Model,
+    Models,
+    State,
+)
 from specruntime.server.settings import Settings
-from specruntime.server.sse import DONE, EventStream, disconnected, event
+from specruntime.server.streams import EventStream, events_of, let_streams_end, unless_gone
 from specruntime.server.work import work_of
 from specruntime.serving import AsyncStream, Delivery, Scheduler
-from specruntime.serving.events import Cancelled
 from specruntime.text.codec import TextCodec
 
-T = TypeVar("T")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+_EVENT = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
+_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": _EVENT}}}}
 
 
-@dataclass(frozen=True)
-class Served:
-    """What the routes need: who schedules, who encodes, and the limits."""
-
-    scheduler: Scheduler
-    codec: TextCodec | None
-    capacity: int
-    settings: Settings
-    metrics: Metrics
-    started: int
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        return min(self.capacity, self.settings.max_prompt_tokens or self.capacity)
-
-
-def create_app(scheduler: Scheduler, codec: TextCodec | None, capacity: int, settings: Settings) -> Starlette:
+def create_app(scheduler: Scheduler, codec: TextCodec | None, capacity: int, settings: Settings) -> FastAPI:
     """The ASGI application. It neither starts nor closes the scheduler."""
-    served = Served(scheduler, codec, capacity, settings, Metrics(scheduler), int(time.time()))
-    page = _page(settings.model_name, codec is not None and codec.has_chat_template)
-    document = openapi_document(settings.model_name, bool(settings.api_keys))
+    let_streams_end()
+    app = FastAPI(
+        title=f"{settings.model_name} on specruntime",
+        version="1",
+        openapi_url=None,  # served below, counted as every route is, without pages that load scripts of other hosts
+        exception_handlers={HTTPException: routing_problem},
+        # Its spans would hold what clients send; /metrics and the log have the figures.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
+    app.state.served = Served(scheduler, codec, capacity, settings, Metrics(scheduler), int(time.time()))
+    app.router.route_class = ServerRoute
+    _add_open_routes(app, _page(settings.model_name, codec is not None and codec.has_chat_template))
+    _add_v1(app, keyed=bool(settings.api_keys))
 
-    async def show_page(request: Request) -> Response:
+    async def describe() -> Response:
+        return Response(document, media_type="application/json")
+
+    app.add_api_route("/openapi.json", describe, include_in_schema=False)
+    document = json_bytes(_document(app, settings.model_name))
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.methods == {"GET"}:
+            route.methods.add("HEAD")  # after the document, which would describe it apart
+    return app
+
+
+def _add_open_routes(app: FastAPI, page: str) -> None:
+    async def show_page() -> Response:
         headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
         return HTMLResponse(page, headers=headers)
 
-    async def describe(request: Request) -> Response:
-        return json_response(document)
-
-    async def health(request: Request) -> Response:
-        return json_response({"status": "ok"})
-
-    async def ready(request: Request) -> Response:
-        accepting = served.scheduler.accepting
-        return json_response({"status": "ready" if accepting else "draining"}, 200 if accepting else 503)
-
-    async def metrics(request: Request) -> Response:
-        return Response(served.metrics.render(), media_type="text/plain; version=0.0.4")
-
-    async def models(request: Request) -> Response:
-        return json_response({"object": "list", "data": [_model(served)]})
-
-    async def model(request: Request) -> Response:
-        _require_model(served, request.path_params["model"])
-        return json_response(_model(served))
-
-    async def chat(request: Request) -> Response:
-        return await _answer(served, request, ChatRequest)
-
-    async def completions(request: Request) -> Response:
-        return await _answer(served, request, CompletionRequest)
-
-    guarded = {
-        "/v1/models": (models, "GET"),
-        "/v1/models/{model:path}": (model, "GET"),
-        "/v1/chat/completions": (chat, "POST"),
-        "/v1/completions": (completions, "POST"),
+    draining: dict[int | str, dict[str, Any]] = {
+        503: {"model": State, "description": "takes no new requests"}
     }
-    open_ones = {
-        "/": show_page, "/openapi.json": describe, "/health": health, "/ready": ready, "/metrics": metrics,
-    }  # fmt: skip
-    routes = [Route(path, _watched(served, path, handler)) for path, handler in open_ones.items()]
-    routes += [
-        Route(path, _watched(served, path, _keyed(served, handler)), methods=[method])
-        for path, (handler, method) in guarded.items()
-    ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _http_problem})
+    app.add_api_route("/", show_page, include_in_schema=False)
+    app.add_api_route("/health", health, operation_id="health", response_model=State)
+    app.add_api_route("/ready", ready, operation_id="ready", response_model=State, responses=draining)
+    app.add_api_route("/metrics", metrics, operation_id="metrics", response_class=PlainTextResponse)
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+def _add_v1(app: FastAPI, *, keyed: bool) -> None:
+    key = [Depends(HTTPBearer(scheme_name="key", auto_error=False))] if keyed else []  # described by it only
+    app.add_api_route(
+        "/v1/models", models, operation_id="models", dependencies=key, response_model=Models, responses=_errors(401)
+    )  # fmt: skip
+    app.add_api_route(
+        "/v1/models/{model:path}", model, operation_id="model", dependencies=key, response_model=Model,
+        responses=_errors(401, 404) | {"4XX": {"model": Error}},  # or FastAPI adds an error of its own shape
+    )  # fmt: skip
+    answers = _STREAM | _errors(*STATUSES)
+    app.add_api_route(
+        "/v1/chat/completions", chat, methods=["POST"], operation_id="chat", dependencies=key,
+        response_model=ChatAnswer, responses=answers,
+    )  # fmt: skip
+    app.add_api_route(
+        "/v1/completions", completions, methods=["POST"], operation_id="completions", dependencies=key,
+        response_model=CompletionAnswer, responses=answers,
+    )  # fmt: skip
 
 
-def _watched(served: Served, route: str, handler: Handler) -> Handler:
-    """Turns every error into a problem, counts it, and logs what failed."""
-
-    async def watch(request: Request) -> Response:
-        started = clock.now()
-        try:
-            response = await handler(request)
-        except Exception as error:
-            problem = problem_of(error)
-            _log_problem("refused", problem, error, route=route, seconds=round(clock.now() - started, 4))
-            response = problem.response()
-        served.metrics.count_response(route, response.status_code)
-        return response
-
-    return watch
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": Error, "description": STATUSES[status]} for status in statuses}
 
 
-def _log_problem(event: str, problem: Problem, error: Exception, **fields: object) -> None:
-    """With its reason: of a defect the error, which the client is not told, of others what the client is told."""
-    defect = problem.status == 500
-    if not problem.quotes:
-        fields["reason"] = repr(error) if defect else problem.message
-    log(event, ERROR if defect else INFO, status=problem.status, code=problem.code, **fields)
-
-
-def _keyed(served: Served, handler: Handler) -> Handler:
-    async def check(request: Request) -> Response:
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        known = scheme.lower() == "bearer" and served.settings.admits(key.strip())
-        if served.settings.api_keys and not known:
-            raise Problem(
-                401, "the API key is missing or unknown; send it as 'Authorization: Bearer KEY'",
-                "authentication_error", "invalid_api_key",
-            )  # fmt: skip
-        return await handler(request)
-
-    return check
-
-
-async def _answer(
-    served: Served, request: Request, model: type[ChatRequest] | type[CompletionRequest]
-) -> Response:
-    settings = served.settings
-    deadline = clock.now() + settings.request_seconds
-    asked = await read_body(request, model, settings.max_body_bytes, settings.read_seconds)
-    _require_model(served, asked.model)
-    asked = asked.model_copy(update={"model": served.settings.model_name})
-    work = await work_of(asked, served.codec, served.max_prompt_tokens)
-    stream = AsyncStream(served.scheduler, work, seconds=max(0.0, deadline - clock.now()))
-    shape = AnswerShape(asked, work.prompt.tolist(), served.codec)
-    try:
-        if not asked.stream:
-            deliveries = await _unless_gone(request, _collect(stream))
-            _account(served, request, shape, deliveries[-1])
-            return json_response(shape.whole(deliveries))
-        # The status of a stream is told with its first token: until then an error has a status of its own.
-        first = await _unless_gone(request, anext(stream))
-    except BaseException:
-        stream.close()
-        raise
-    with_usage = asked.stream_options is not None and asked.stream_options.include_usage is True
-    return EventStream(_events(served, request, shape, stream, first, with_usage), settings.write_seconds)
-
-
-async def _events(
-    served: Served,
-    request: Request,
-    shape: AnswerShape,
-    stream: AsyncStream,
-    first: Delivery,
-    with_usage: bool,
-) -> AsyncIterator[bytes]:
-    """The events of a stream; an error after the first token is its last event."""
-    delivery = first
-    try:
-        yield event(json_bytes(shape.chunk(first)))
-        async for delivery in stream:
-            yield event(json_bytes(shape.chunk(delivery)))
-        if with_usage:
-            yield event(json_bytes(shape.usage_chunk(delivery.figures)))
-        yield DONE
-    except Exception as error:
-        problem = problem_of(error)
-        _log_problem("failed", problem, error, route=request.url.path, id=shape.id)
-        yield event(json_bytes(problem.body))
-    finally:
-        stream.close()
-        _account(served, request, shape, delivery)
-
-
-async def _collect(stream: AsyncStream) -> list[Delivery]:
-    return [delivery async for delivery in stream]
-
-
-async def _unless_gone(request: Request, answer: Awaitable[T]) -> T:
-    """What the awaitable gives; raises `Cancelled` when the client leaves before."""
-    answering = asyncio.ensure_future(answer)
-    leaving = asyncio.ensure_future(disconnected(request.receive))
-    try:
-        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if answering.done():
-            return answering.result()
-        raise Cancelled("the client left before its answer")
-    finally:
-        for task in (answering, leaving):
-            task.cancel()
-        await asyncio.gather(answering, leaving, return_exceptions=True)
-
-
-def _account(served: Served, request: Request, shape: AnswerShape, last: Delivery) -> None:
-    figures, reason = last.figures, last.delta.finish_reason
-    served.metrics.count_answer(figures)
-    rounded = {name: round(value, 3) for name, value in figures.as_dict().items()}
-    fields = {"route": request.url.path, "id": shape.id, "finish_reason": reason or "cut off", **rounded}
-    log("answered", INFO, **fields)
+def _document(app: FastAPI, model_name: str) -> dict[str, Any]:
+    """FastAPI's document with the one model that requests may name."""
+    document = app.openapi()
+    for request in (ChatRequest, CompletionRequest):
+        schema = document["components"]["schemas"][request.__name__]
+        schema["properties"]["model"]["enum"] = [model_name]
+    return document
 
 
 def _page(model_name: str, chat: bool) -> str:
     page = files("specruntime.server").joinpath("page.html").read_text(encoding="utf-8")
     return page.replace("{{model}}", escape(model_name)).replace("{{chat}}", "yes" if chat else "no")
+
+
+def _served(request: Request) -> Served:
+    served: Served = request.app.state.served
+    return served
+
+
+async def health() -> Response:
+    return json_response({"status": "ok"})
+
+
+async def ready(request: Request) -> Response:
+    accepting = _served(request).scheduler.accepting
+    return json_response({"status": "ready" if accepting else "draining"}, 200 if accepting else 503)
+
+
+async def metrics(request: Request) -> Response:
+    return Response(_served(request).metrics.render(), media_type="text/plain; version=0.0.4")
+
+
+async def models(request: Request) -> Response:
+    return json_response({"object": "list", "data": [_model(_served(request))]})
+
+
+async def model(
+    request: Request, model: Annotated[str, Path(json_schema_extra={"minLength": 1})]
+) -> Response:
+    served = _served(request)
+    _require_model(served, model)
+    return json_response(_model(served))
+
+
+async def chat(request: BoundedRequest, asked: ChatRequest) -> Response:
+    return await _answer(request, asked)
+
+
+async def completions(request: BoundedRequest, asked: CompletionRequest) -> Response:
+    return await _answer(request, asked)
 
 
 def _model(served: Served) -> dict[str, object]:
@@ -249,16 +179,38 @@ def _require_model(served: Served, name: str | None) -> None:
         )  # fmt: skip
 
 
-async def _http_problem(request: Request, error: Exception) -> Response:
-    """Errors of routing: no such path, or another method."""
-    assert isinstance(error, HTTPException)
-    message, path = str(error.detail), repr(request.url.path[:100])
-    if error.status_code == 404:
-        message = f"{path} is no path here: GET /openapi.json lists them"
-    if error.status_code == 405:
-        message = (
-            f"{path} does not take {request.method}, allowed: {(error.headers or {}).get('Allow', 'another')}"
-        )
-    response = Problem(error.status_code, message, quotes=True).response()
-    response.headers.update(error.headers or {})
-    return response
+async def _answer(request: BoundedRequest, asked: ChatRequest | CompletionRequest) -> Response:
+    served, route = _served(request), request.url.path
+    _require_model(served, asked.model)
+    asked = asked.model_copy(update={"model": served.settings.model_name})
+    work = await work_of(asked, served.codec, served.max_prompt_tokens)
+    stream = AsyncStream(served.scheduler, work, seconds=max(0.0, request.deadline - clock.now()))
+    shape = AnswerShape(asked, work.prompt.tolist(), served.codec)
+
+    def account(last: Delivery) -> None:
+        served.metrics.count_answer(last.figures)
+        _log_answer(route, shape.id, last)
+
+    try:
+        if not asked.stream:
+            deliveries = await unless_gone(request.receive, _collect(stream))
+            account(deliveries[-1])
+            return json_response(shape.whole(deliveries))
+        # The status of a stream is sent with its first token: until then an error has a status of its own.
+        first = await unless_gone(request.receive, anext(stream))
+    except BaseException:
+        stream.close()
+        raise
+    with_usage = asked.stream_options is not None and asked.stream_options.include_usage is True
+    events = events_of(stream, first, shape, route=route, with_usage=with_usage, ended=account)
+    return EventStream(events, served.settings.write_seconds)
+
+
+async def _collect(stream: AsyncStream) -> list[Delivery]:
+    return [delivery async for delivery in stream]
+
+
+def _log_answer(route: str, answer_id: str, last: Delivery) -> None:
+    rounded = {name: round(value, 3) for name, value in last.figures.as_dict().items()}
+    reason = last.delta.finish_reason or "cut off"
+    log("answered", INFO, route=route, id=answer_id, finish_reason=reason, **rounded)

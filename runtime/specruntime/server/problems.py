@@ -1,4 +1,4 @@
-"""What is answered instead of an answer: status, and the error body of the OpenAI API.
+"""Maps errors to HTTP statuses and the error body of the OpenAI API.
 
 Owns which error of the library is which status. Messages name cause and cure; of a defect only that there was one.
 """
@@ -7,10 +7,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument
 from specruntime.serving.events import Cancelled, DeadlinePassed, Draining, QueueFull
+
+# The statuses of a request for an answer, as the OpenAPI document describes them.
+STATUSES = {
+    400: "not JSON, or values that cannot be answered", 401: "no known API key", 404: "another model",
+    408: "the body came too slowly", 413: "the body is too long", 415: "not application/json",
+    422: "not of this schema", 429: "the queue is full", 500: "a defect of the server",
+    503: "shutting down, or out of memory", 504: "the time was over",
+}  # fmt: skip
 
 
 def json_bytes(value: object) -> bytes:
@@ -23,9 +32,9 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
     return Response(json_bytes(value), status, headers, "application/json")
 
 
-@dataclass
-class Problem(Exception):
-    """An error as the API tells it."""
+@dataclass(eq=False)
+class Problem(HTTPException):
+    """An error as the API reports it. FastAPI passes on what is an `HTTPException` while it reads a body."""
 
     status: int
     message: str
@@ -34,6 +43,9 @@ class Problem(Exception):
     parameter: str | None = None
     retry_after: int | None = None  # seconds
     quotes: bool = False  # whether the message may hold some of the request: logs leave it out
+
+    def __post_init__(self) -> None:
+        super().__init__(self.status, self.message)
 
     @property
     def body(self) -> dict[str, dict[str, str | None]]:

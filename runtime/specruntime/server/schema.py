@@ -1,7 +1,8 @@
-"""The fields that a request may have: those of the OpenAI API, and those that this server adds.
+"""The fields that a request may have, those of the OpenAI API and those that this server adds; the shapes of responses.
 
-Owns names, types and ranges. A field that is known and cannot be honoured takes only the values that change nothing
-(`Neutral`), as clients dump them; every other name is refused. docs/serving.md lists the fields.
+Owns names, types and ranges of requests; the models of responses are for the OpenAPI document, and validate nothing.
+A field that is known and cannot be honoured takes only the values that change nothing (`Neutral`), as clients dump
+them; every other name is refused. docs/serving.md lists the fields.
 """
 
 import json
@@ -14,6 +15,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    NonNegativeInt,
     ValidationInfo,
     field_validator,
 )
@@ -232,3 +234,59 @@ class CompletionRequest(Sampling):
 
 
 DEFAULT_COMPLETION_TOKENS = 16
+
+
+class ErrorFields(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(BaseModel):
+    """Every error, of every path."""
+
+    error: ErrorFields
+
+
+class State(BaseModel):
+    status: str
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: NonNegativeInt
+    owned_by: str
+
+
+class Models(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: NonNegativeInt
+
+
+class Usage(BaseModel):
+    prompt_tokens: NonNegativeInt
+    completion_tokens: NonNegativeInt
+    total_tokens: NonNegativeInt
+    prompt_tokens_details: PromptTokensDetails
+
+
+class _Answer(BaseModel):
+    id: str
+    created: NonNegativeInt
+    model: str
+    choices: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    usage: Usage
+
+
+class ChatAnswer(_Answer):
+    object: Literal["chat.completion"]
+
+
+class CompletionAnswer(_Answer):
+    object: Literal["text_completion"]

@@ -20,7 +20,7 @@ import uvicorn
 
 from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.server.app import create_app
-from specruntime.server.connections import server_config
+from specruntime.server.connections import CONNECTION, BoundedConnection, server_config
 from specruntime.server.settings import Settings
 from specruntime.serving import Scheduler, stepper_for
 from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
@@ -68,8 +68,13 @@ class Running:
 
     @property
     def connections(self) -> list[Any]:
-        """The protocols of the connections it holds."""
+        """uvicorn's protocols of the connections it holds."""
         return list(self.server.server_state.connections)
+
+    @property
+    def bounded(self) -> list[BoundedConnection]:
+        """What bounds each of them."""
+        return [protocol.app_state[CONNECTION] for protocol in self.connections]
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=120)

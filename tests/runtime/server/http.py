@@ -38,7 +38,9 @@ def call(
         response = connection.getresponse()
         data = response.read()
         told = {name.lower(): value for name, value in response.getheaders()}
-        parsed = json.loads(data) if told.get("content-type") == "application/json" else data.decode()
+        parsed = (
+            json.loads(data) if data and told.get("content-type") == "application/json" else data.decode()
+        )
         return response.status, parsed, told
     finally:
         connection.close()

@@ -19,7 +19,7 @@ from specruntime.cli.serve import serve_command
 from specruntime.server.connections import server_config
 from specruntime.server.main import _Draining
 from specruntime.server.settings import Settings
-from specruntime.server.sse import EventStream
+from specruntime.server.streams import EventStream
 from specruntime.serving import Scheduler, stepper_for
 from tests.runtime.scripted_bundle import scripted_bundle
 from tests.runtime.server.conftest import GivenLoop, Running, Serve, wait_for
@@ -140,7 +140,7 @@ def test_who_does_not_read_its_answers_is_cut_off(serve: Serve, close: bytes) ->
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", server.port))
         threading.Thread(target=send_all, args=(connection, 4000 * asked + last), daemon=True).start()
-        wait_for(lambda: any(protocol._writing is not None for protocol in server.connections))
+        wait_for(lambda: any(bounded._writing is not None for bounded in server.bounded))
         wait_for(lambda: gone_after(server, LONG) and established(server) == 0)
         received = read_to_end(connection)
     assert received.count(b"HTTP/1.1 200") < 4000
@@ -178,6 +178,7 @@ class Pipe(asyncio.Transport):
         super().__init__()
         self.waiting = 0
         self.ended = False
+        self.aborted = False
         self.protocol: Any = None
 
     def get_write_buffer_size(self) -> int:
@@ -187,6 +188,7 @@ class Pipe(asyncio.Transport):
         return self.ended
 
     def abort(self) -> None:
+        self.aborted = True
         self.close()
         self.protocol.connection_lost(None)
 
@@ -210,9 +212,8 @@ def test_only_what_the_client_does_not_take_ends_a_stream(pipelined: bool) -> No
     async def follow() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, GivenLoop)
-        config = server_config(Starlette(), Settings("m", write_seconds=LONG), 1)
+        config = server_config(never, Settings("m", write_seconds=LONG), 1)
         config.load()
-        config.loaded_app = never
         pipe = Pipe()
         pipe.protocol = protocol = config.http_protocol_class(
             config=config,  # type: ignore[call-arg]  # as uvicorn makes it
@@ -248,6 +249,36 @@ def test_only_what_the_client_does_not_take_ends_a_stream(pipelined: bool) -> No
         runner.run(follow())
 
 
+def test_an_answer_of_uvicorns_own_that_is_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 503 beyond the limit of connections never reaches the application, and so reports no answer."""
+    monkeypatch.setattr("specruntime.server.connections._CONNECTIONS", 1)
+
+    async def follow() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, GivenLoop)
+        limits = Settings("m", read_seconds=LONG, write_seconds=LONG)
+        config = server_config(Starlette(), limits, 1)
+        config.load()
+        pipe = Pipe()
+        pipe.protocol = protocol = config.http_protocol_class(
+            config=config,  # type: ignore[call-arg]  # as uvicorn makes it
+            server_state=ServerState(),
+            app_state={},
+        )
+        protocol.connection_made(pipe)
+        protocol.data_received(HEALTH)
+        await asyncio.sleep(0)
+        pipe.waiting = 500  # the 503
+        assert pipe.ended and not pipe.aborted, "uvicorn closes it, when the client has read"
+        await loop.skip(1.1 * LONG)
+        assert not pipe.aborted
+        await loop.skip(1.1 * LONG)
+        assert pipe.aborted
+
+    with asyncio.Runner(loop_factory=GivenLoop) as runner:
+        runner.run(follow())
+
+
 def established(server: Running) -> int:
     """Connections that the server's process still holds, by the kernel's own table."""
     port = f":{server.port:04X}"
@@ -270,7 +301,9 @@ def test_a_stream_whose_head_cannot_be_sent_ends_its_answer() -> None:
         await asyncio.Event().wait()
 
     async def stream() -> None:
-        await asyncio.wait_for(EventStream(events(), 0.1)({"type": "http"}, never, never), 60)
+        await asyncio.wait_for(
+            EventStream(events(), 0.1)({"type": "http", "method": "POST"}, never, never), 60
+        )
 
     asyncio.run(stream())
     assert ended == [True]

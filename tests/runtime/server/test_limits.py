@@ -160,6 +160,25 @@ def test_keys_open_v1_and_nothing_else_needs_one(serve: Serve) -> None:
     assert Settings("m", api_keys=("a",)).admits("a") and not Settings("m", api_keys=("a",)).admits("")
 
 
+def test_without_a_key_no_body_is_read(serve: Serve) -> None:
+    server = serve(api_keys=("first",), max_body_bytes=100)
+    for body in (b"{", b"x" * 1000):
+        require_error(call(server, "POST", "/v1/completions", body), 401)
+    with server.connect() as connection:
+        connection.sendall(request_bytes(b"", length=50))
+        assert b" 401 " in connection.recv(4096).split(b"\r\n")[0]
+
+
+def test_what_can_be_read_has_a_head_and_the_document_does_not_repeat_it(serve: Serve) -> None:
+    server = serve()
+    for path in ("/", "/health", "/ready", "/metrics", "/openapi.json", "/v1/models", "/v1/models/scripted"):
+        status, body, headers = call(server, "HEAD", path, headers={"Accept": "text/plain"})
+        assert (status, body) == (200, "") and int(headers["content-length"]) > 0
+    described = call(server, "GET", "/openapi.json")[1]
+    assert {method for path in described["paths"].values() for method in path} == {"get", "post"}
+    assert "HTTPValidationError" not in described["components"]["schemas"]
+
+
 def test_key_files_are_read_line_by_line(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# of the team\nfirst\n\n  second \n")
