@@ -1,4 +1,4 @@
-"""`serve`: the OpenAI-compatible server."""
+"""Defines `serve`, which runs the OpenAI-compatible server."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."
 )
-@click.option("--slots", type=_POSITIVE, default=4, show_default=True, help="Answers at the same time.")
+@click.option("--slots", type=_POSITIVE, default=4, show_default=True, help="Number of concurrent requests.")
 @click.option(
     "--workers",
     type=_POSITIVE,
@@ -32,14 +32,14 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     "--speculate-up-to",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Rows in one launch beyond which nobody drafts; default: as measured.",
+    help="Stop drafting above N rows per batch; default: decided from measurements.",
 )
 @click.option(
     "--prefix-caching",
     type=click.Choice(PREFIX_CACHING),
     default="exact",
     show_default=True,
-    help="Reuse of cache rows between prompts that begin alike; all: below fp32 too, where rounding may differ.",
+    help="Reuse of cache rows between prompts with a common prefix; all: below fp32 too, where rounding may differ.",
 )
 @click.option(
     "--queue",
@@ -49,7 +49,9 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     help="Requests that may wait; 429 beyond.",
 )
 @click.option(
-    "--api-key-file", type=click.Path(path_type=Path), help="Keys, one a line; any of them opens /v1."
+    "--api-key-file",
+    type=click.Path(path_type=Path),
+    help="File of API keys, one per line; any of them opens /v1.",
 )
 @click.option("--model-name", help="What clients call the model; default: the bundle's name.")
 @click.option("--max-prompt-tokens", type=_POSITIVE, help="Longest prompt; default: the bundle's capacity.")
@@ -69,20 +71,20 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 )  # fmt: skip
 @click.option(
     "--write-timeout", type=_SECONDS, default=30.0, show_default=True,
-    help="Seconds for a client to take what it is sent, before it is cut off.",
+    help="Disconnect a client that does not read for this many seconds.",
 )  # fmt: skip
 @click.option(
     "--keep-alive-timeout", type=_SECONDS, default=5.0, show_default=True,
-    help="Seconds that a connection is kept between two requests.",
+    help="Seconds a connection is kept open between two requests.",
 )  # fmt: skip
 @click.option(
     "--drain-timeout", type=_SECONDS, default=60.0, show_default=True,
-    help="Seconds that answers in progress have after SIGTERM.",
+    help="Seconds for answers in progress after SIGTERM.",
 )  # fmt: skip
 @click.option(
     "--copy-weights",
     is_flag=True,
-    help="Read weights into memory instead of mapping their files, which may be written over then.",
+    help="Read weights into memory instead of mapping their files, which may then be overwritten.",
 )
 @threads_option
 def serve_command(
@@ -106,7 +108,7 @@ def serve_command(
     copy_weights: bool,
     threads: int | None,
 ) -> None:
-    """Serves the BUNDLE over HTTP: /v1/chat/completions, /v1/completions, /v1/models, and a page to try it at /.
+    """Serve the BUNDLE over HTTP: /v1/chat/completions, /v1/completions, /v1/models, and a page to try it at /.
 
     SIGTERM lets answers in progress end. Figures are at /metrics, states at /health and /ready.
     """

@@ -34,7 +34,7 @@ from specruntime.server.schema import (
     State,
 )
 from specruntime.server.settings import Settings
-from specruntime.server.streams import EventStream, events_of, let_streams_end, unless_gone
+from specruntime.server.streams import EventStream, configure_streams, events_of, unless_gone
 from specruntime.server.work import work_of
 from specruntime.serving import AsyncStream, Delivery, Scheduler
 from specruntime.text.codec import TextCodec
@@ -46,11 +46,13 @@ _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream
 
 def create_app(scheduler: Scheduler, codec: TextCodec | None, capacity: int, settings: Settings) -> FastAPI:
     """The ASGI application. It neither starts nor closes the scheduler."""
-    let_streams_end()
+    configure_streams()
     app = FastAPI(
         title=f"{settings.model_name} on specruntime",
         version="1",
-        openapi_url=None,  # served below, counted as every route is, without pages that load scripts of other hosts
+        openapi_url=None,  # served below, and counted as every route is
+        docs_url=None,  # these pages load scripts of other hosts
+        redoc_url=None,
         exception_handlers={HTTPException: routing_problem},
         # Its spans would hold what clients send; /metrics and the log have the figures.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},

@@ -6,7 +6,7 @@ client to read covers it and the iterator has begun, and can clean up, before an
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from logging import INFO
+from logging import INFO, WARNING, getLogger
 from typing import TypeVar
 
 from sse_starlette import EventSourceResponse
@@ -24,8 +24,9 @@ T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
 
 
-def let_streams_end() -> None:
-    """Keeps sse-starlette, for this process, from cutting streams off at the first signal: they have time to drain."""
+def configure_streams() -> None:
+    """Sets sse-starlette up for this process: streams may end after the first signal, and no log has what they send."""
+    getLogger("sse_starlette").setLevel(WARNING)
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # theirs
 
 
