@@ -70,9 +70,9 @@ def export_canonical_draft(
         draft, target = load()
         with quiet():
             _write_entry(draft, target, directory, capacity, candidates, reference_tokens)
+        gc.collect()  # the traced program is full of cycles that hold tensors
 
     cached_entry(place, fill, force=force)
-    gc.collect()  # the traced program is full of cycles that hold tensors
     record = read_record(place)
     return CanonicalGraph(
         key=key,

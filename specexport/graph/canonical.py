@@ -73,10 +73,12 @@ def export_canonical(
     Raises `CheckpointUnsupported` or `SourceError`.
     """
     place = cache_directory() / "canonical" / key
-    cached_entry(
-        place, lambda directory: _write_entry(load(), directory, capacity, reference_tokens), force=force
-    )
-    gc.collect()  # the traced program is full of cycles that hold tensors
+
+    def fill(directory: Path) -> None:
+        _write_entry(load(), directory, capacity, reference_tokens)
+        gc.collect()  # the traced program is full of cycles that hold tensors
+
+    cached_entry(place, fill, force=force)
     return _read_entry(place, key)
 
 

@@ -106,8 +106,12 @@ def compile_graph(
     }
     key = text_sha256(json.dumps(parts, sort_keys=True))
     place = cache_directory() / "compiled" / key
-    cached_entry(place, lambda directory: _write_entry(canonical, plan, passes, directory), force=force)
-    gc.collect()  # graph nodes and values point at each other: the rewritten weights would outlive the build
+
+    def fill(directory: Path) -> None:
+        _write_entry(canonical, plan, passes, directory)
+        gc.collect()  # graph nodes and values point at each other: the rewritten weights would outlive the build
+
+    cached_entry(place, fill, force=force)
     record = read_record(place)
     spec = GraphSpec.model_validate_json(json.dumps(record["spec"]))
     windows = plan_profiles(plan, [tensor.name for tensor in spec.outputs], profiles)
