@@ -1,4 +1,4 @@
-"""Logs as one JSON object a line. They hold figures and never a prompt, an answer or a key."""
+"""Writes logs as one JSON object per line. They hold figures and never a prompt, an answer or a key."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Starting the server and ending it: nothing is cut off by a SIGTERM but what takes too long."""
+"""Starts the server and ends it: SIGTERM cuts off only what takes too long."""
 
 import socket
 import sys
@@ -30,7 +30,7 @@ def serve(
     queue_limit: int,
     drain_seconds: float,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then lets the answers in progress end, `drain_seconds` at most.
+    """Serve until SIGTERM or SIGINT, then lets the answers in progress end, `drain_seconds` at most.
 
     Raises `InvalidArgument` when the address cannot be listened on, `OutOfMemory` when the slots do not fit.
     """
@@ -49,7 +49,7 @@ def serve(
 
 
 class _Draining(uvicorn.Server):
-    """Tells the scheduler of a signal: what is queued and answered goes on, nothing new is taken.
+    """Passes a signal on to the scheduler: queued and running requests go on, no new one is accepted.
 
     A second signal ends the rest at once. Neither is raised again afterwards, as uvicorn's own would be: an ordered
     end is a success.

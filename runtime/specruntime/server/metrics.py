@@ -1,4 +1,4 @@
-"""The scheduler's totals and the server's requests in Prometheus' text format.
+"""Renders the scheduler's totals and the server's requests in Prometheus' text format.
 
 Totals are read when they are asked for, so that a token costs nothing here.
 """

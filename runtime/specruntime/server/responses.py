@@ -1,4 +1,4 @@
-"""Deliveries as the objects of the OpenAI API: chunks while an answer grows, and whole answers.
+"""Builds the objects of the OpenAI API from deliveries: chunks while an answer grows, and whole answers.
 
 Owns names and nesting, for both kinds of request. Knows nothing of HTTP.
 """

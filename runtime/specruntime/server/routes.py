@@ -105,7 +105,7 @@ def _parse(raw: bytes) -> Any:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 class ServerRoute(APIRoute):
@@ -175,7 +175,7 @@ async def routing_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message, path = str(error.detail), repr(request.url.path[:100])
     if error.status_code == 404:
-        message = f"{path} is no path here: GET /openapi.json lists them"
+        message = f"{path} is not a path here: GET /openapi.json lists them"
     if error.status_code == 405:
         message = (
             f"{path} does not take {request.method}, allowed: {(error.headers or {}).get('Allow', 'another')}"

@@ -1,4 +1,4 @@
-"""The fields that a request may have, those of the OpenAI API and those that this server adds; the shapes of responses.
+"""Defines the fields of requests, those of the OpenAI API and those that this server adds, and the shapes of responses.
 
 Owns names, types and ranges of requests; the models of responses are for the OpenAPI document, and validate nothing.
 A field that is known and cannot be honoured takes only the values that change nothing (`Neutral`), as clients dump

@@ -1,4 +1,4 @@
-"""What a server is told when it starts. Values only; the command line and other hosts fill it."""
+"""Holds the limits and names of a server, and reads files of API keys."""
 
 import hmac
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Settings:
 
 
 def read_api_keys(file: Path) -> tuple[str, ...]:
-    """The keys of a file, one a line; empty lines and lines that begin with # are none.
+    """Read the keys of a file, one per line; empty lines and lines that begin with # do not count.
 
     Raises `InvalidArgument` for a file that cannot be read, is not ASCII text or has no key.
     """
@@ -35,11 +35,11 @@ def read_api_keys(file: Path) -> tuple[str, ...]:
         lines = [line.strip() for line in file.read_text(encoding="ascii").splitlines()]
     except OSError as error:
         raise InvalidArgument(
-            f"{file} cannot be read: {error.strerror}; expected API keys, one a line"
+            f"{file} cannot be read: {error.strerror}; expected API keys, one per line"
         ) from error
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{file} holds what is not ASCII, expected one key a line") from error
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
-        raise InvalidArgument(f"{file} holds no key, expected one a line")
+        raise InvalidArgument(f"{file} holds no key, expected one per line")
     return keys

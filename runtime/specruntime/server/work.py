@@ -1,4 +1,4 @@
-"""A request as work for the scheduler: its prompt's ids and its sampling parameters.
+"""Turns a request into work for the scheduler: its prompt's ids and its sampling parameters.
 
 Owns the defaults of the OpenAI API where they differ from the library's: temperature 1.
 """

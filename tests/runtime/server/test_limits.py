@@ -139,7 +139,7 @@ def test_prompts_are_bounded_in_tokens(serve: Serve) -> None:
 def test_paths_and_methods_have_errors_of_the_same_shape(serve: Serve) -> None:
     server = serve()
     told = require_error(call(server, "GET", "/v1/nothing"), 404)
-    assert told["message"] == "'/v1/nothing' is no path here: GET /openapi.json lists them"
+    assert told["message"] == "'/v1/nothing' is not a path here: GET /openapi.json lists them"
     require_error(call(server, "GET", "/v1/models/other"), 404)
     status, body, headers = call(server, "GET", "/v1/completions")
     told = require_error((status, body, headers), 405)
