@@ -30,6 +30,7 @@ from specexport.bench.machine import describe_machine
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.cores import usable_cores
 from specruntime.engines.protocol import Engine, Window
+from specruntime.engines.windows import stage, stage_chain
 from specruntime.manifest.schema import Profile
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
@@ -53,17 +54,11 @@ def window(width: int) -> Profile:
     return Profile(name=f"width_{width}", width=width, rows=1 if width >= 32 else width)
 
 
-def stage(staged: Window, context: int) -> None:
+def fill(staged: Window, context: int) -> None:
     """Any token will do; the cache holds zeros up to `context` rows, which are read like others."""
-    width = staged.profile.width
-    staged.input_ids[:] = 1
-    staged.position_ids[:] = context + np.arange(width)
-    staged.cache_length[:] = context
-    staged.logits_rows[:] = width - 1 if staged.profile.rows == 1 else np.arange(staged.profile.rows)
-    if staged.window_mask is not None:
-        staged.window_mask[:] = np.tri(width, dtype=np.bool_)
-    if staged.query_lengths is not None:
-        staged.query_lengths[:] = width
+    for lane in range(len(staged.cache_length)):
+        stage_chain(staged, lane)
+        stage(staged, np.ones(staged.profile.width, np.int64), context, lane=lane)
 
 
 def single(made: Made, engine: Engine, windows: list[tuple[int, int]]) -> Iterator[Point]:
@@ -74,7 +69,7 @@ def single(made: Made, engine: Engine, windows: list[tuple[int, int]]) -> Iterat
         staged = context.window(profile.name)
 
         def launch(staged: Window = staged, before: int = before) -> None:
-            stage(staged, before)
+            fill(staged, before)
             context.run(staged)
 
         need = made.shape.need(made.weights, made.precision, width=width, rows=profile.rows, context=before)
@@ -90,7 +85,7 @@ def batched(made: Made, engine: Engine, width: int, sizes: list[int]) -> Iterato
         staged = batch.window(profile.name, size)
 
         def launch(staged: Window = staged) -> None:
-            stage(staged, CONTEXT)
+            fill(staged, CONTEXT)
             batch.run(staged, 0)
 
         need = made.shape.need(

@@ -5,12 +5,14 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specexport.draft_kinds.windows import LAW_SUFFIX
 from specexport.graph.plan_checks import DRAFT_PROFILE
 from specruntime import clock
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.protocol import Context, Window
+from specruntime.engines.windows import stage
 from specruntime.errors import BackendIncompatible, BackendMissing
 from specruntime.manifest.schema import GraphSpec
 
@@ -54,12 +56,18 @@ def _time_window(context: Context, window: Window) -> float:
     return clock.now() - began
 
 
-def stage_window(context: Context, window: Window) -> None:
-    """Puts the window behind about `CONTEXT_ROWS` tokens of the cache."""
+def stage_window(
+    context: Context,
+    window: Window,
+    ids: NDArray[np.int64] | None = None,
+    *,
+    hidden: NDArray[np.float32] | None = None,
+    rows: NDArray[np.int64] | None = None,
+) -> None:
+    """Puts a window of ids [W], 0 where none are given, behind about `CONTEXT_ROWS` tokens of the cache."""
     width = window.profile.width
     start = min(CONTEXT_ROWS, context.spec.capacity - width - context.spec.drafted + 1)
-    window.cache_length[:] = start
-    window.position_ids[:] = start + np.arange(width)
+    stage(window, np.zeros(width, np.int64) if ids is None else ids, start, hidden=hidden, rows=rows)
 
 
 @dataclass(frozen=True)

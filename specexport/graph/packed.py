@@ -194,11 +194,11 @@ def _answers(context: Context, random: np.random.Generator) -> dict[str, NDArray
     found: dict[str, NDArray[Any]] = {}
     for profile in context.spec.profiles:
         window = context.window(profile.name)
-        stage_window(context, window)
-        window.input_ids[:] = random.integers(0, context.spec.vocab_size, window.input_ids.shape)
-        window.logits_rows[:] = np.arange(profile.width)[-profile.rows :]
+        ids = random.integers(0, context.spec.vocab_size, profile.width)
+        hidden = None
         if window.hidden is not None:
-            window.hidden[:] = random.standard_normal(window.hidden.shape)
+            hidden = random.standard_normal(window.hidden.shape[1:]).astype(np.float32)
+        stage_window(context, window, ids, hidden=hidden, rows=np.arange(profile.width)[-profile.rows :])
         context.run(window)
         found[f"top_ids of {profile.name}"] = window.top_ids.copy()
         for name in ("features", "next_hidden", "topk_logprobs"):

@@ -15,6 +15,7 @@ from specexport.errors import ParityError
 from specexport.graph.compiled import CompiledGraph, measure_on_host
 from specexport.parity.draft_reference import TREE_PARENTS, DraftReference, load_draft_reference, tree_paths
 from specruntime.engines.protocol import Context, Window
+from specruntime.engines.windows import stage
 from specruntime.manifest.schema import Profile
 
 
@@ -115,14 +116,10 @@ class _Compared:
     def _run_chain(self, profile: Profile) -> None:
         """All pairs of the chain, window by window; the last is padded."""
         window, pairs = self._context.window(profile.name), self._reference.pairs
-        if window.window_mask is not None:
-            window.window_mask[0] = np.tri(profile.width, dtype=np.bool_)
         start = 0
         while start < pairs and start + profile.width <= self._context.spec.capacity:
             rows = np.arange(start, min(start + profile.width, pairs))
-            window.position_ids[0] = start + np.arange(profile.width)
-            window.logits_rows[0, :] = len(rows) - 1
-            self._run(window, rows, start)
+            self._run(window, rows, start, judged=np.full(profile.rows, len(rows) - 1))
             self._compare(window, profile, {0: int(rows[-1])}, dict(enumerate(rows.tolist())))
             start += len(rows)
 
@@ -132,29 +129,29 @@ class _Compared:
         if pairs + profile.width > self._context.spec.capacity:
             return  # the runtime asks for no level there either
         nodes = min(profile.width, len(TREE_PARENTS))
-        depths = [len(path) - 1 for path in tree_paths()]
+        paths = tree_paths()[:nodes]
+        sees = np.zeros((nodes, nodes), np.bool_)
+        for node, path in enumerate(paths):
+            sees[node, list(path)] = True
         rows = pairs + np.arange(nodes)
-        window.position_ids[0] = pairs
-        window.position_ids[0, :nodes] = pairs + np.array(depths[:nodes])
-        assert window.window_mask is not None
-        window.window_mask[0] = np.eye(profile.width, dtype=np.bool_)
-        for node, path in enumerate(tree_paths()[:nodes]):
-            window.window_mask[0, node, list(path)] = True
+        positions = pairs + np.array([len(path) - 1 for path in paths])
         judged = np.arange(max(0, nodes - profile.rows), nodes)
-        window.logits_rows[0, :] = 0
-        window.logits_rows[0, : len(judged)] = judged
-        self._run(window, rows, pairs)
+        self._run(window, rows, pairs, judged=judged, positions=positions, sees=sees)
         answers = {row: int(rows[node]) for row, node in enumerate(judged.tolist())}
         self._compare(window, profile, answers, dict(enumerate(rows.tolist())))
 
-    def _run(self, window: Window, rows: NDArray[np.int64], start: int) -> None:
-        assert window.hidden is not None
-        window.input_ids[0], window.hidden[0] = 0, 0
-        window.input_ids[0, : len(rows)] = self._reference.ids[rows]
-        window.hidden[0, : len(rows)] = self._reference.hidden[rows]
-        window.cache_length[0] = start
-        if window.query_lengths is not None:
-            window.query_lengths[0] = len(rows)
+    def _run(
+        self,
+        window: Window,
+        rows: NDArray[np.int64],
+        start: int,
+        *,
+        judged: NDArray[np.int64],
+        positions: NDArray[np.int64] | None = None,
+        sees: NDArray[np.bool_] | None = None,
+    ) -> None:
+        ids, hidden = self._reference.ids[rows], self._reference.hidden[rows]
+        stage(window, ids, start, positions=positions, sees=sees, hidden=hidden, rows=judged)
         self._context.run(window)
         self._widths.add(window.profile.width)
 

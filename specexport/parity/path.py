@@ -25,7 +25,8 @@ from specexport.passes.pipeline import plan_passes
 from specexport.passes.widen_bfloat16 import WidenBfloat16
 from specexport.quiet import quiet
 from specruntime.engines import EngineOptions, open_engine
-from specruntime.engines.protocol import Context, Window
+from specruntime.engines.protocol import Context
+from specruntime.engines.windows import stage
 from specruntime.manifest.schema import OnnxRuntimeEngine, Profile
 
 _CACHE_KINDS = ("key", "value")
@@ -38,7 +39,7 @@ def kept_reference(
     tokens = len(reference.ids)
     with _kept_context(canonical, layers, Profile(name="all", width=tokens, rows=tokens)) as context:
         window = context.window("all")
-        _stage(window, reference.ids, 0)
+        stage(window, reference.ids, 0)
         context.run(window)
         rows = {name: cache[0, :, :tokens].astype(np.float32) for name, cache in context.cache().items()}
         return replace(
@@ -75,21 +76,9 @@ def _step(
             held = cache[f"past_{kind}.{number}"]
             held[0, :, :start] = rows[:, :start].astype(held.dtype)
     window = context.window(profile)
-    _stage(window, reference.ids[start:], start)
+    stage(window, reference.ids[start:], start)
     context.run(window)
     return context.logits(window)[0, 0, : context.spec.vocab_size].copy()
-
-
-def _stage(window: Window, ids: NDArray[np.int64], start: int) -> None:
-    width = len(ids)
-    window.input_ids[0] = ids
-    window.position_ids[0] = start + np.arange(width)
-    window.cache_length[0] = start
-    window.logits_rows[0] = np.arange(width)
-    if window.window_mask is not None:
-        window.window_mask[0] = np.tri(width, dtype=np.bool_)
-    if window.query_lengths is not None:
-        window.query_lengths[0] = width
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from specexport.errors import ParityError
 from specexport.graph.plan import FeatureSpec
 from specexport.parity.reference import ParityReference
 from specruntime.engines.protocol import Context, Window
-from specruntime.engines.windows import Feeder
+from specruntime.engines.windows import Feeder, stage
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,7 @@ def _measure_fused(context: Context, reference: ParityReference) -> ParityReport
     tokens = min(len(reference.ids), spec.capacity - spec.drafted) // width * width
     worst = 0.0
     for start in range(0, tokens, width):
-        window.input_ids[0] = reference.ids[start : start + width]
-        window.position_ids[0] = start + np.arange(width)
-        window.cache_length[0], window.logits_rows[0] = start, width - 1
+        stage(window, reference.ids[start : start + width], start)
         context.run(window)
         last = start + width - 1
         logits = context.logits(window)[0, :, : spec.vocab_size]

@@ -14,11 +14,15 @@ from specruntime import clock
 from specruntime.batches.launches import Launch, Waiting, plan, rows_written
 from specruntime.engines.layout import HOST_TYPES, cached_inputs, no_logits, shape_of, staged_window
 from specruntime.engines.protocol import BatchContext, Context, Window
+from specruntime.engines.windows import stage
 from specruntime.errors import EngineFailed, WrongState
 from specruntime.manifest.schema import GraphSpec, Profile
 
 _OUTPUTS = ("top_ids", "features", "next_hidden", "topk_ids", "topk_logprobs")
 _LOGITS = ("logits", "draft_logits")
+_IDLE_ID = np.zeros(1, np.int64)
+_IDLE_MASK = np.ones((1, 1), np.bool_)
+_IDLE_HIDDEN = np.zeros((1, 1), np.float32)
 
 
 class LaneGroup:
@@ -199,41 +203,22 @@ def _has_logits(spec: GraphSpec, profile: Profile) -> bool:
 def _stage(window: Window, index: int, asked: Window | None) -> None:
     """Row `index` of a launch is what a lane asked for, padded to its width."""
     assert asked is not None
-    width, rows = asked.profile.width, asked.profile.rows
-    start = int(asked.cache_length[0])
-    window.input_ids[index, :width] = asked.input_ids[0]
-    window.position_ids[index, :width] = asked.position_ids[0]
-    window.cache_length[index] = start
-    window.logits_rows[index, :rows] = asked.logits_rows[0]
-    if window.query_lengths is not None and asked.query_lengths is not None:
-        window.query_lengths[index] = asked.query_lengths[0]
-    if window.hidden is not None and asked.hidden is not None:
-        window.hidden[index, :width] = asked.hidden[0]
-    if window.window_mask is not None and asked.window_mask is not None:
-        if width < window.profile.width:
-            window.window_mask[index] = np.tri(window.profile.width, dtype=np.bool_)
-        window.window_mask[index, :width, :width] = asked.window_mask[0]
-    if width < window.profile.width:
-        window.input_ids[index, width:] = 0
-        window.position_ids[index, width:] = np.arange(start + width, start + window.profile.width)
-        if window.hidden is not None:
-            window.hidden[index, width:] = 0
-    window.logits_rows[index, rows:] = 0
+    stage(
+        window,
+        asked.input_ids[0],
+        int(asked.cache_length[0]),
+        lane=index,
+        positions=asked.position_ids[0],
+        sees=None if asked.window_mask is None else asked.window_mask[0],
+        hidden=None if asked.hidden is None else asked.hidden[0],
+        rows=asked.logits_rows[0],
+        valid=None if asked.query_lengths is None else int(asked.query_lengths[0]),
+    )
 
 
 def _stage_idle(window: Window, index: int, end: int) -> None:
-    """Row `index` of a launch belongs to nobody who asked: it writes from `end` on, and what it answers is not read."""
-    width = window.profile.width
-    window.input_ids[index] = 0
-    window.position_ids[index] = np.arange(end, end + width)
-    window.cache_length[index] = end
-    window.logits_rows[index] = 0
-    if window.query_lengths is not None:
-        window.query_lengths[index] = 1
-    if window.hidden is not None:
-        window.hidden[index] = 0
-    if window.window_mask is not None:
-        window.window_mask[index] = np.tri(width, dtype=np.bool_)
+    """Row `index` of a launch belongs to no lane that asked: it writes from `end` on, and its answer is not read."""
+    stage(window, _IDLE_ID, end, lane=index, sees=_IDLE_MASK, hidden=_IDLE_HIDDEN, rows=_IDLE_ID)
 
 
 def _private_window(spec: GraphSpec, profile: Profile) -> Window:

@@ -1,11 +1,13 @@
 """Feeding token ids into a context: which profile, what its staging buffers hold, which row answers.
 
-The one place that knows that a window never writes past the cache, that padding goes to the end, how the rows of a
-profile line up with the tokens fed, and what a tree's rows see. Target and draft models both feed through it. Batch 1.
+`stage` fills every window there is, of target and drafts, of batches and of measurements: the one place that knows
+what each input holds and how a window is padded. A `Feeder` chooses the windows of one sequence: it never writes past
+the cache, and knows how the rows of a profile line up with the tokens fed.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,62 @@ from specruntime.statistics import EngineTally
 # What one more row of a window costs, in launches of width 1, whose time goes into reading the weights. Measured with
 # SmolLM2-135M on two CPU cores, widths 4 to 128; it only orders the ways to cut a prompt into windows.
 ROW_COST = 1 / 12
+
+
+def stage(
+    window: Window,
+    ids: NDArray[np.int64],
+    start: int,
+    *,
+    lane: int = 0,
+    positions: NDArray[np.int64] | None = None,
+    sees: NDArray[np.bool_] | None = None,
+    hidden: NDArray[np.float32] | None = None,
+    rows: NDArray[np.int64] | None = None,
+    valid: int | None = None,
+) -> None:
+    """Fills the inputs of one sequence, batch row `lane`, with ids [n], 1 <= n <= W, behind `start` cache rows.
+
+    `positions` [n]; None: those of a chain, from `start` on. `sees` [n, n]: row i sees row j; None leaves the mask as
+    it is, which is a chain's unless a tree was staged before: see `stage_chain`. `hidden` [n or 1, h]; None leaves it.
+    `rows`, at most R: the window rows that get logits; None: all where the profile has as many, else the last id.
+    `valid`: what `query_lengths` says; None: n. Rows behind the ids are padding: id 0, hidden 0, and a chain's
+    position and mask.
+    """
+    count, width, judged = len(ids), window.profile.width, window.profile.rows
+    window.input_ids[lane, :count] = ids
+    window.input_ids[lane, count:] = 0
+    np.add(_offsets(width), start, out=window.position_ids[lane])
+    if positions is not None:
+        window.position_ids[lane, :count] = positions
+    window.cache_length[lane] = start
+    if window.query_lengths is not None:
+        window.query_lengths[lane] = count if valid is None else valid
+    if rows is not None:
+        window.logits_rows[lane, : len(rows)] = rows
+        window.logits_rows[lane, len(rows) :] = 0
+    elif judged == 1:
+        window.logits_rows[lane, 0] = count - 1
+    else:
+        window.logits_rows[lane] = _offsets(judged)
+    if hidden is not None and window.hidden is not None:
+        window.hidden[lane, :count] = hidden
+        window.hidden[lane, count:] = 0
+    if sees is not None and window.window_mask is not None:
+        if count < width:
+            stage_chain(window, lane)
+        window.window_mask[lane, :count, :count] = sees
+
+
+def stage_chain(window: Window, lane: int = 0) -> None:
+    """Writes the mask of a chain: row i sees rows 0 to i."""
+    if window.window_mask is not None:
+        window.window_mask[lane] = np.tri(window.profile.width, dtype=np.bool_)
+
+
+@cache
+def _offsets(width: int) -> NDArray[np.int64]:
+    return np.arange(width, dtype=np.int64)
 
 
 EachWindow = Callable[[Window, int, int], None]  # (window, its offset in the cache, ids it held)
@@ -56,10 +114,9 @@ class Feeder:
         by_width = sorted(usable, key=lambda profile: (profile.width, profile.rows))
         self._windows = [context.window(profile.name) for profile in by_width]
         self._judging = [window for window in self._windows if window.profile.rows == window.profile.width]
-        self._offsets = np.arange(by_width[-1].width, dtype=np.int64)
         self._trees: dict[str, _StagedTree] = {}  # by profile, where the window's mask is not a chain's
         for window in self._windows:
-            _stage_constants(window)
+            stage_chain(window)
 
     def judged_limit(self, start: int) -> int:
         """The most rows one window can judge at cache offset `start`; 0 when the cache is full."""
@@ -118,28 +175,22 @@ class Feeder:
         judged: int,
         parents: NDArray[np.int64] | None = None,
     ) -> Rows:
-        """Stages ids [n <= W] and zeros behind them, runs, and says where the last `judged` rows are."""
+        """Stages and runs ids [n <= W], and says where the last `judged` rows are."""
         count = len(ids)
-        window.input_ids[0, :count] = ids
-        window.input_ids[0, count:] = 0
-        np.add(self._depths(window, parents), start, out=window.position_ids[0])
-        window.cache_length[0] = start
-        if window.query_lengths is not None:
-            window.query_lengths[0] = count
-        if window.profile.rows == 1:
-            window.logits_rows[0, 0] = count - 1
+        depths = self._depths(window, parents) if parents is not None or self._trees else None
+        stage(window, ids, start, positions=None if depths is None else depths[:count] + start)
         run_counted(self.context, window, self.tally)
         return Rows(window, 0 if window.profile.rows == 1 else count - judged, judged)
 
-    def _depths(self, window: Window, parents: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """[W] the depth of each row; stages the mask where it is another than that of the window's last run."""
-        name, width = window.profile.name, window.profile.width
+    def _depths(self, window: Window, parents: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+        """[W] the depth of each row of a tree, None of a chain; stages the mask if it is not yet there."""
+        name = window.profile.name
         staged = self._trees.get(name)
         if parents is None:
             if staged is not None:
-                _stage_constants(window)
+                stage_chain(window)
                 del self._trees[name]
-            return self._offsets[:width]
+            return None
         key = parents.tobytes()
         if staged is None or staged.key != key:
             if window.window_mask is None:
@@ -187,14 +238,6 @@ def _refuse_unsupported(spec: GraphSpec) -> None:
 
 def _described(profiles: Iterable[Profile]) -> str:
     return ", ".join(f"profile {p.name!r} ({p.width} wide, {p.rows} rows)" for p in profiles) or "no profile"
-
-
-def _stage_constants(window: Window) -> None:
-    """Writes what never changes for a chain: row i sees window nodes 0..i, and each row answers for itself."""
-    if window.window_mask is not None:
-        window.window_mask[0] = np.tri(window.profile.width, dtype=np.bool_)
-    if window.profile.rows > 1:
-        window.logits_rows[0] = np.arange(window.profile.rows)
 
 
 def _stage_tree(mask: NDArray[np.bool_], parents: NDArray[np.int64], key: bytes) -> _StagedTree:
