@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specruntime.engines.layout import cached_inputs, shape_of
-from specruntime.engines.protocol import Window
-from specruntime.engines.tensorrt_context import TrtContext
+from specruntime.engines.protocol import OneSequence, Window
+from specruntime.engines.tensorrt_batch import TrtBatch
 
 _CUDA = 2
 _KINDS = {
@@ -96,24 +96,34 @@ class DeviceTensor:
         return _new_capsule(ctypes.addressof(managed), b"dltensor", None)
 
 
-def device_cache(context: TrtContext) -> dict[str, DeviceTensor]:
+def device_cache(context: OneSequence) -> dict[str, DeviceTensor]:
     """The cache rows where they are; valid until the context is closed."""
     return {
         tensor.name: DeviceTensor(
-            context._caches[tensor.name], tensor.dtype, shape_of(tensor, context.spec, None)
+            _batch_of(context)._caches[tensor.name], tensor.dtype, shape_of(tensor, context.spec, None)
         )
         for tensor in cached_inputs(context.spec)
     }
 
 
-def device_logits(context: TrtContext, window: Window) -> DeviceTensor:
+def device_logits(context: OneSequence, window: Window) -> DeviceTensor:
     """[B, R, padded_vocab] of the last run of this window, on the device; valid until the next run."""
-    bound = context._profiles[window.profile.name]
+    bound = _batch_of(context)._launches[window.profile.name, 1].bound
     assert bound.logits is not None
     return DeviceTensor(bound.addresses["logits"], "float32", bound.logits[1].shape)
 
 
-def forget_graphs(context: TrtContext) -> None:
+def forget_graphs(context: OneSequence) -> None:
     """Runs enqueue from now on instead of replaying captured graphs."""
-    for bound in context._profiles.values():
-        bound.graph = None
+    for launches in _batch_of(context)._launches.values():
+        launches.graphs.clear()
+
+
+def fail(context: OneSequence) -> None:
+    """As after a device call that raised."""
+    _batch_of(context)._failed.add(0)
+
+
+def _batch_of(context: OneSequence) -> TrtBatch:
+    assert isinstance(context.batch, TrtBatch)
+    return context.batch

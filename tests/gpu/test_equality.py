@@ -10,8 +10,8 @@ import torch
 from specruntime.bundle import load_manifest
 from specruntime.drafts.lookup import NgramProposer, NoProposer
 from specruntime.engines import EngineOptions
+from specruntime.engines.protocol import OneSequence
 from specruntime.engines.tensorrt import TrtEngine
-from specruntime.engines.tensorrt_context import TrtContext
 from specruntime.engines.windows import Feeder
 from specruntime.manifest.schema import Manifest
 from specruntime.sampling.params import SamplingParams
@@ -38,13 +38,13 @@ def engine(manifest: Manifest, bundle: Path) -> Iterator[TrtEngine]:
 
 
 @pytest.fixture
-def context(engine: TrtEngine) -> Iterator[TrtContext]:
+def context(engine: TrtEngine) -> Iterator[OneSequence]:
     made = engine.new_context()
     yield made
     made.close()
 
 
-def _judged(context: TrtContext) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def _judged(context: OneSequence) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Logits of the last prompt tokens: prefilled, then judged width by width."""
     feeder = Feeder(context)
     feeder.feed(PROMPT[:128], 0)
@@ -54,7 +54,7 @@ def _judged(context: TrtContext) -> np.ndarray[tuple[int, ...], np.dtype[np.floa
     return np.concatenate(rows)
 
 
-def _decode(context: TrtContext, manifest: Manifest, drafts: bool, params: SamplingParams) -> list[int]:
+def _decode(context: OneSequence, manifest: Manifest, drafts: bool, params: SamplingParams) -> list[int]:
     session = Session(
         context, NgramProposer(k=11, max_n=3, min_n=2) if drafts else NoProposer(), manifest=manifest
     )
@@ -74,7 +74,7 @@ def test_replayed_graphs_equal_plain_enqueues(engine: TrtEngine) -> None:
     enqueued.close()
 
 
-def test_logits_equal_pytorch(context: TrtContext) -> None:
+def test_logits_equal_pytorch(context: OneSequence) -> None:
     model = load_on_device()
     with torch.no_grad():
         expected = (
@@ -85,7 +85,7 @@ def test_logits_equal_pytorch(context: TrtContext) -> None:
 
 
 @pytest.mark.parametrize("value", [1e4, -1e4])
-def test_unused_cache_rows_change_nothing(context: TrtContext, value: float) -> None:
+def test_unused_cache_rows_change_nothing(context: OneSequence, value: float) -> None:
     expected = _judged(context)
     for tensor in device_cache(context).values():
         torch.utils.dlpack.from_dlpack(tensor)[:, :, len(PROMPT) :].fill_(value)
@@ -93,7 +93,7 @@ def test_unused_cache_rows_change_nothing(context: TrtContext, value: float) -> 
     np.testing.assert_array_equal(_judged(context), expected)
 
 
-def test_rows_do_not_depend_on_later_rows(context: TrtContext) -> None:
+def test_rows_do_not_depend_on_later_rows(context: OneSequence) -> None:
     feeder = Feeder(context)
     feeder.feed(PROMPT[:128], 0)
     first = feeder.logits(feeder.judge(PROMPT[128:140], 128)).copy()

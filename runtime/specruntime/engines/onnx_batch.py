@@ -1,4 +1,4 @@
-"""Several sequences on one ONNX Runtime session: caches side by side, one launch for any neighbouring ones.
+"""The sequences on one ONNX Runtime session, one or several: caches side by side, one launch for neighbouring ones.
 
 The caches of sequences first .. first + n - 1 are one block of memory in each layer's buffer, so a launch is bound to
 them as they lie. Bindings are made when a launch is first asked for; the buffers all at once.
@@ -61,7 +61,7 @@ class OrtBatch:
         binding = self._bindings.get((profile, first, size))
         if binding is None:
             if not self._staging:
-                raise WrongState("the batch is closed; take a new one")
+                raise WrongState("the context is closed; take a new session or batch")
             cache = {name: array[first : first + size] for name, array in self._cache.items()}
             binding = self._bindings[profile, first, size] = self._staging[profile].bind(cache, size)
         binding.run()

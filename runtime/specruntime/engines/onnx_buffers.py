@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.engines.layout import cached_inputs, shape_of, staged_window
+from specruntime.engines.layout import cached_inputs, shape_of
 from specruntime.errors import EngineFailed, InvalidArgument, OutOfMemory
 from specruntime.manifest.schema import GraphSpec, Profile, TensorSpec
 
@@ -81,22 +81,6 @@ class StagingBuffers:
         pasts = {name: cache[name] for name in self._reads}
         presents = {output: cache[past] for output, past in self._pasts.items()}
         return Binding(self._session, inputs | pasts, outputs | presents, self._name)
-
-
-class BoundProfile:
-    """The buffers of one profile, bound to one set of caches."""
-
-    def __init__(
-        self, session: Any, spec: GraphSpec, profile: Profile, cache: Mapping[str, NDArray[Any]]
-    ) -> None:
-        self.buffers = StagingBuffers(session, spec, profile)
-        self.logits = self.buffers.logits
-        self.window = staged_window(spec, profile, self.buffers.inputs | self.buffers.outputs)
-        self._binding = self.buffers.bind(cache, spec.batch)
-
-    def run(self) -> None:
-        """Raises as `Binding.run`."""
-        self._binding.run()
 
 
 def move_rows(slabs: Sequence[NDArray[Any]], start: int, rows: NDArray[np.int64]) -> None:

@@ -7,29 +7,19 @@ so the kernels write it in place.
 import ctypes
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specruntime.engines import EngineOptions
 from specruntime.engines.cores import usable_cores
-from specruntime.engines.layout import no_logits
 from specruntime.engines.onnx_batch import OrtBatch
-from specruntime.engines.onnx_buffers import (
-    BoundProfile,
-    GrownMemory,
-    allocate_slabs,
-    copy_rows,
-    first_line,
-    is_shortage,
-    move_rows,
-)
+from specruntime.engines.onnx_buffers import GrownMemory, first_line, is_shortage
 from specruntime.engines.prepacked import choose
-from specruntime.engines.protocol import Context, Window
+from specruntime.engines.protocol import OneSequence
 from specruntime.errors import (
     BackendIncompatible,
     BackendMissing,
@@ -190,15 +180,16 @@ class OrtEngine:
         self._grown = GrownMemory()
         release_mapped_pages(root / spec.weights_directory, packed.bytes if packed is not None else 0)
 
-    def new_context(self) -> "OrtContext":
-        if not self._sessions:
-            raise WrongState("the engine is closed; open the bundle again")
-        return OrtContext(self._sessions, self.spec.for_one(), self._grown)
+    def new_context(self) -> OneSequence:
+        return OneSequence(self._batch(self.spec.for_one(), 1))
 
     def new_batch(self, rows: int) -> OrtBatch:
+        return self._batch(self.spec, rows)
+
+    def _batch(self, spec: GraphSpec, rows: int) -> OrtBatch:
         if not self._sessions:
             raise WrongState("the engine is closed; open the bundle again")
-        return OrtBatch(self._sessions, self.spec, rows, self._grown)
+        return OrtBatch(self._sessions, spec, rows, self._grown)
 
     def end_profiling(self) -> dict[str, Path]:
         """Stops the profile asked for by `EngineOptions.profile_to`; the JSON file it wrote, by the graph's file."""
@@ -206,55 +197,6 @@ class OrtEngine:
 
     def close(self) -> None:
         self._sessions = {}
-
-
-class OrtContext:
-    """One session's KV cache and staging buffers in host memory. Not thread-safe."""
-
-    def __init__(self, sessions: Mapping[str, Any], spec: GraphSpec, grown: GrownMemory) -> None:
-        """Allocates the buffers, runs what `grown` lacks on them, then zeroes the cache."""
-        self.spec = spec
-        self.replays: dict[str, int] = {}
-        self._slabs = allocate_slabs(spec)
-        self._cache = {name: slab[i] for names, slab in self._slabs for i, name in enumerate(names)}
-        self._bound = {
-            p.name: BoundProfile(sessions[p.file or spec.file], spec, p, self._cache) for p in spec.profiles
-        }
-        grown.grow(spec, [(p, 1) for p in spec.profiles], lambda profile, _: self._bound[profile.name].run())
-        self.zero()
-
-    def window(self, profile: str) -> Window:
-        return self._bound[profile].window
-
-    def run(self, window: Window) -> None:
-        if not self._bound:
-            raise WrongState("the context is closed; take a new session")
-        self._bound[window.profile.name].run()
-
-    def logits(self, window: Window) -> NDArray[np.float32]:
-        logits = self._bound[window.profile.name].logits
-        if logits is None:
-            raise no_logits(self.spec, window.profile)
-        return logits
-
-    def keep(self, start: int, rows: NDArray[np.int64]) -> None:
-        move_rows([slab for _, slab in self._slabs], start, rows)
-
-    def copy_rows(self, source: Context, count: int) -> None:
-        assert isinstance(source, OrtContext), "contexts of one engine are of one kind"
-        copy_rows(self._cache, source._cache, count)
-
-    def cache(self) -> dict[str, NDArray[np.generic]]:
-        return dict(self._cache)
-
-    def zero(self) -> None:
-        for _, slab in self._slabs:
-            slab.fill(0)
-
-    def close(self) -> None:
-        self._bound = {}
-        self._cache = {}
-        self._slabs = []
 
 
 def import_onnxruntime() -> Any:

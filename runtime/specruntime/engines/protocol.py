@@ -138,6 +138,43 @@ class BatchContext(Protocol):
         ...
 
 
+class OneSequence:
+    """The `Context` of a session that decodes alone: sequence 0 of a batch of one."""
+
+    __slots__ = ("batch", "replays", "spec")
+
+    def __init__(self, batch: BatchContext) -> None:
+        """Takes ownership of `batch`, which has one sequence."""
+        self.batch = batch
+        self.spec = batch.spec
+        self.replays = batch.replays
+
+    def window(self, profile: str) -> Window:
+        return self.batch.window(profile, 1)
+
+    def run(self, window: Window) -> None:
+        self.batch.run(window, 0)
+
+    def logits(self, window: Window) -> NDArray[np.float32]:
+        return self.batch.logits(window)
+
+    def keep(self, start: int, rows: NDArray[np.int64]) -> None:
+        self.batch.keep(0, start, rows)
+
+    def copy_rows(self, source: Context, count: int) -> None:
+        assert isinstance(source, OneSequence), "contexts of one engine are of one kind"
+        self.batch.copy_rows(0, source.batch, 0, count)
+
+    def cache(self) -> dict[str, NDArray[np.generic]]:
+        return self.batch.cache(0)
+
+    def zero(self) -> None:
+        self.batch.zero(0)
+
+    def close(self) -> None:
+        self.batch.close()
+
+
 class Engine(Protocol):
     """A loaded graph: weights and compiled code, shared by its contexts. `run` of different contexts may overlap."""
 

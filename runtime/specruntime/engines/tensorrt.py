@@ -1,6 +1,6 @@
 """TensorRT behind the engine protocol: weights loaded once, one context with its own KV cache per session.
 
-Serves `tensorrt` and `tensorrt_rtx`. See `tensorrt_checks` for what is refused before load, `tensorrt_context` for what
+Serves `tensorrt` and `tensorrt_rtx`. See `tensorrt_checks` for what is refused before load, `tensorrt_profile` for what
 happens in a run.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from specruntime.engines import EngineOptions
 from specruntime.engines.cuda import Device, open_driver
+from specruntime.engines.protocol import OneSequence
 from specruntime.engines.tensorrt_batch import TrtBatch
 from specruntime.engines.tensorrt_checks import (
     check_bindings,
@@ -20,7 +21,6 @@ from specruntime.engines.tensorrt_checks import (
     engine_entry,
     load_error,
 )
-from specruntime.engines.tensorrt_context import TrtContext
 from specruntime.engines.tensorrt_library import Library, load_library
 from specruntime.errors import BundleInvalid, WrongState
 from specruntime.manifest.schema import GraphSpec
@@ -51,21 +51,18 @@ class TrtEngine:
             self.close()
             raise
 
-    def new_context(self) -> TrtContext:
-        if self._closed or self._jit is None:
-            raise WrongState("the engine is closed; open the bundle again")
-        self._device.make_current()
-        spec, errors = self.spec.for_one(), self._journal.errors
-        context = TrtContext(self._engine, self._device, spec, errors, self._jit.config())
-        self._jit.save()
-        return context
+    def new_context(self) -> OneSequence:
+        return OneSequence(self._batch(self.spec.for_one(), 1))
 
     def new_batch(self, rows: int) -> TrtBatch:
+        return self._batch(self.spec, rows)
+
+    def _batch(self, spec: GraphSpec, rows: int) -> TrtBatch:
         if self._closed or self._jit is None:
             raise WrongState("the engine is closed; open the bundle again")
         self._device.make_current()
         errors = self._journal.errors
-        batch = TrtBatch(self._engine, self._device, self.spec, rows, errors, self._jit.config())
+        batch = TrtBatch(self._engine, self._device, spec, rows, errors, self._jit.config())
         self._jit.save()
         return batch
 

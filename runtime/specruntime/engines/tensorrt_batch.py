@@ -1,10 +1,11 @@
-"""Several sequences on one TensorRT engine: caches side by side, one launch for any neighbouring ones.
+"""The sequences on one TensorRT engine, one or several: caches side by side, one launch for any neighbouring ones.
 
 A launch from another first sequence is the same execution context with other cache addresses, set before it is
-enqueued. Graphs are captured by first sequence, when a launch has run there once.
+enqueued. A single sequence has its graphs captured when the context is made; of several, a graph is captured by first
+sequence, when a launch has run there once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,30 +14,34 @@ from numpy.typing import NDArray
 from specruntime.engines.cuda import ALIGNMENT, Arena, Device
 from specruntime.engines.layout import HOST_TYPES, bytes_of, cached_inputs, no_logits, shape_of
 from specruntime.engines.protocol import BatchContext, Window
-from specruntime.engines.tensorrt_context import TensorRTProfile, allocate_slabs, cache_addresses
+from specruntime.engines.tensorrt_profile import TensorRTProfile, allocate_slabs, cache_addresses
 from specruntime.errors import EngineFailed, InvalidArgument, WrongState
 from specruntime.manifest.schema import GraphSpec, TensorSpec
 
 
 class TrtBatch:
-    """A `BatchContext` on the device. `replays` counts graph launches by profile."""
+    """A `BatchContext` on the device.
+
+    `replays` counts graph launches by profile; 0 for every profile where the library does not allow capture.
+    """
 
     def __init__(
         self, engine: Any, device: Device, spec: GraphSpec, rows: int, errors: Sequence[str], config: Any
     ) -> None:
-        """Allocates the buffers and runs each profile once at each size."""
+        """Allocates the buffers and runs each profile once at each size, so that kernels are loaded."""
         self.spec, self.rows = spec, rows
         self.replays = {profile.name: 0 for profile in spec.profiles}
         self._device = device
         self._failed: set[int] = set()
         self._one = spec.for_one()
-        _require_alignment(self._one)
+        if rows > 1:
+            _require_alignment(self._one)
         self._launches: dict[tuple[str, int], _Launches] = {}
         self._arena: Arena | None = Arena(device)
         try:
             whole = spec.model_copy(update={"batch": rows})
-            slabs = allocate_slabs(self._arena, whole)
-            self._caches = {name: address for slab in slabs for name, address in slab.caches.items()}
+            self._slabs = allocate_slabs(self._arena, whole)
+            self._caches = {name: address for slab in self._slabs for name, address in slab.caches.items()}
             for profile in spec.profiles:
                 for size in (size for size in spec.sizes_of(profile) if size <= rows):
                     part = spec.model_copy(update={"batch": size})
@@ -48,6 +53,8 @@ class TrtBatch:
             for launches in self._launches.values():
                 launches.bound.enqueue()
                 self._arena.synchronize()
+                if rows == 1:
+                    launches.capture(0, self._arena)
             for row in range(rows):
                 self.zero(row)
         except BaseException:
@@ -60,22 +67,18 @@ class TrtBatch:
     def run(self, window: Window, first: int) -> None:
         arena = self._open()
         size, name = len(window.cache_length), window.profile.name
-        touched = range(first, first + size)
-        if broken := self._failed.intersection(touched):
-            raise EngineFailed(f"an earlier launch over sequence {min(broken)} failed; zero its caches first")
-        self._failed.update(touched)  # until all has gone well
-        self._device.make_current()
-        launches = self._launches[name, size]
-        if (graph := launches.graphs.get(first)) is not None:
-            arena.launch(graph)
-            self.replays[name] += 1
-        else:
-            launches.move(first, self._addresses(first))
-            launches.bound.enqueue()
-        arena.synchronize()
-        if graph is None and launches.bound.execution.is_stream_capturable(int(arena.stream)):
-            launches.graphs[first] = arena.capture(launches.bound.enqueue)
-        self._failed.difference_update(touched)
+        with _Changing(self, range(first, first + size)):
+            self._device.make_current()
+            launches = self._launches[name, size]
+            if (graph := launches.graphs.get(first)) is not None:
+                arena.launch(graph)
+                self.replays[name] += 1
+            else:
+                launches.move(first, self._addresses(first))
+                launches.bound.enqueue()
+            arena.synchronize()
+            if graph is None and self.rows > 1:
+                launches.capture(first, arena)
 
     def logits(self, window: Window) -> NDArray[np.float32]:
         arena = self._open()
@@ -83,59 +86,52 @@ class TrtBatch:
         if bound.logits is None:
             raise no_logits(self.spec, window.profile)
         block, logits = bound.logits
-        self._device.make_current()
-        arena.download(block, bound.addresses["logits"])
-        arena.synchronize()
+        with _Changing(self, range(self.rows) if self.rows == 1 else ()):
+            self._device.make_current()
+            arena.download(block, bound.addresses["logits"])
+            arena.synchronize()
         return logits
 
     def keep(self, row: int, start: int, rows: NDArray[np.int64]) -> None:
         """Enqueued only: the next run on this stream comes after it."""
         arena = self._open()
         moved = [(old, new) for new, old in enumerate(rows.tolist()) if old != new]
-        if not moved:
-            return
-        self._device.make_current()
-        for tensor in cached_inputs(self._one):
-            _, heads, capacity, _ = shape_of(tensor, self._one, None)
-            width = bytes_of(tensor, self._one, None) // (heads * capacity)
-            base = self._address(tensor, row) + start * width
-            for old, new in moved:
-                arena.move_rows(
-                    base + old * width, base + new * width, width=width, pitch=capacity * width, height=heads
-                )
+        with _Changing(self, (row,)):
+            self._device.make_current()
+            for address, width, height in self._blocks(row) if moved else ():
+                pitch, base = self.spec.capacity * width, address + start * width
+                for old, new in moved:
+                    arena.move_rows(
+                        base + old * width, base + new * width, width=width, pitch=pitch, height=height
+                    )
 
     def copy_rows(self, row: int, source: BatchContext, source_row: int, count: int) -> None:
-        """As `TrtContext.copy_rows`."""
+        """Enqueued behind all that the source has enqueued."""
         assert isinstance(source, TrtBatch), "contexts of one engine are of one kind"
         arena, other = self._open(), source._open()
-        if source_row in source._failed:
-            raise EngineFailed(f"an earlier launch over sequence {source_row} failed: its rows are undefined")
-        self._failed.add(row)  # until all has gone well
-        self._device.make_current()
-        other.synchronize()
-        for tensor in cached_inputs(self._one):
-            _, heads, capacity, _ = shape_of(tensor, self._one, None)
-            width = bytes_of(tensor, self._one, None) // (heads * capacity)
-            arena.move_rows(
-                source._address(tensor, source_row),
-                self._address(tensor, row),
-                width=count * width,
-                pitch=capacity * width,
-                height=heads,
-            )
-        arena.synchronize()
-        self._failed.discard(row)
+        source.require_sound((source_row,))
+        with _Changing(self, (row,)):
+            self._device.make_current()
+            other.synchronize()
+            pairs = zip(source._blocks(source_row), self._blocks(row), strict=True)
+            for (from_address, _, _), (address, width, height) in pairs:
+                pitch = self.spec.capacity * width
+                arena.move_rows(from_address, address, width=count * width, pitch=pitch, height=height)
+            arena.synchronize()
 
     def cache(self, row: int) -> dict[str, NDArray[np.generic]]:
-        """Copies of the device's cache rows; bfloat16 as its bits."""
+        """Copies of the device's cache rows; bfloat16 is widened to float32, which numpy knows."""
         arena = self._open()
-        self._device.make_current()
         found: dict[str, NDArray[np.generic]] = {}
-        for tensor in cached_inputs(self._one):
-            raw = np.empty(bytes_of(tensor, self._one, None), np.uint8)
-            arena.download(raw, self._address(tensor, row))
-            arena.synchronize()
-            found[tensor.name] = raw.view(HOST_TYPES[tensor.dtype]).reshape(shape_of(tensor, self._one, None))
+        with _Changing(self, (row,)):
+            self._device.make_current()
+            for tensor in cached_inputs(self._one):
+                raw = np.empty(bytes_of(tensor, self._one, None), np.uint8)
+                arena.download(raw, self._address(tensor, row))
+                arena.synchronize()
+                values = raw.view(HOST_TYPES[tensor.dtype]).reshape(shape_of(tensor, self._one, None))
+                wide = tensor.dtype == "bfloat16"
+                found[tensor.name] = (values.astype(np.uint32) << 16).view(np.float32) if wide else values
         return found
 
     def zero(self, row: int) -> None:
@@ -152,10 +148,31 @@ class TrtBatch:
         if arena is not None:
             arena.close()
 
+    def require_sound(self, touched: Sequence[int]) -> None:
+        """Raises `EngineFailed` where an earlier failure left a sequence's caches undefined; `zero` ends that."""
+        if broken := self._failed.intersection(touched):
+            where = f" over sequence {min(broken)}" if self.rows > 1 else ""
+            raise EngineFailed(
+                f"an earlier call on this context failed{where}; reset the session, or close it"
+            )
+
     def _open(self) -> Arena:
         if self._arena is None:
-            raise WrongState("the batch is closed; take a new one")
+            raise WrongState("the context is closed; take a new session or batch")
         return self._arena
+
+    def _blocks(self, row: int) -> Iterator[tuple[int, int, int]]:
+        """The caches of one sequence as strided blocks: address, bytes of a head's row, heads."""
+        if self.rows == 1:
+            yield from ((slab.address, slab.row_bytes, slab.height) for slab in self._slabs)
+            return
+        for tensor in cached_inputs(self._one):
+            _, heads, capacity, _ = shape_of(tensor, self._one, None)
+            yield (
+                self._address(tensor, row),
+                bytes_of(tensor, self._one, None) // (heads * capacity),
+                int(heads),
+            )
 
     def _address(self, tensor: TensorSpec, row: int) -> int:
         return self._caches[tensor.name] + row * bytes_of(tensor, self._one, None)
@@ -171,6 +188,22 @@ class TrtBatch:
         address = arena.allocate(size)
         for launches in self._launches.values():
             launches.bound.execution.set_device_memory(address, max(size, 1))
+
+
+class _Changing:
+    """Leaves sequences marked as failed unless all in its block went well. Raises as `require_sound` on entry."""
+
+    __slots__ = ("_batch", "_touched")
+
+    def __init__(self, batch: TrtBatch, touched: Sequence[int]) -> None:
+        self._batch, self._touched = batch, touched
+
+    def __enter__(self) -> None:
+        self._batch.require_sound(self._touched)
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is not None:
+            self._batch._failed.update(self._touched)
 
 
 class _Launches:
@@ -190,6 +223,11 @@ class _Launches:
                     f"{name} cannot be bound to the caches of sequence {first}; build the bundle again"
                 )
         self._first = first
+
+    def capture(self, first: int, arena: Arena) -> None:
+        """Captures a launch that has run once, where the library allows it."""
+        if self.bound.execution.is_stream_capturable(int(arena.stream)):
+            self.graphs[first] = arena.capture(self.bound.enqueue)
 
 
 def _require_alignment(one: GraphSpec) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from specruntime.bundle import load_manifest
 from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines.onnx_batch import OrtBatch
 from specruntime.engines.onnx_buffers import Binding, GrownMemory
-from specruntime.engines.onnxruntime import OrtContext, OrtEngine, release_mapped_pages
-from specruntime.engines.protocol import Window
+from specruntime.engines.onnxruntime import OrtEngine, release_mapped_pages
+from specruntime.engines.protocol import OneSequence, Window
 from specruntime.engines.windows import Feeder
 from specruntime.errors import (
     BackendIncompatible,
@@ -42,13 +43,13 @@ def engine(tiny_bundle: Path, spec: GraphSpec) -> Iterator[OrtEngine]:
 
 
 @pytest.fixture
-def context(engine: OrtEngine) -> Iterator[OrtContext]:
+def context(engine: OrtEngine) -> Iterator[OneSequence]:
     context = engine.new_context()
     yield context
     context.close()
 
 
-def stage(context: OrtContext, profile: str, ids: np.ndarray, start: int) -> Window:
+def stage(context: OneSequence, profile: str, ids: np.ndarray, start: int) -> Window:
     window = context.window(profile)
     count = len(ids)
     window.input_ids[0, :count], window.input_ids[0, count:] = ids, 0
@@ -60,7 +61,7 @@ def stage(context: OrtContext, profile: str, ids: np.ndarray, start: int) -> Win
     return window
 
 
-def test_a_step_writes_its_row_in_place_and_no_other(context: OrtContext) -> None:
+def test_a_step_writes_its_row_in_place_and_no_other(context: OneSequence) -> None:
     before = {name: rows.copy() for name, rows in context.cache().items()}
     context.run(stage(context, "step", IDS[:1], start=9))
     for name, rows in context.cache().items():
@@ -134,7 +135,7 @@ def _peak_kib() -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
-def test_no_buffer_moves_or_is_allocated_after_open(context: OrtContext, spec: GraphSpec) -> None:
+def test_no_buffer_moves_or_is_allocated_after_open(context: OneSequence, spec: GraphSpec) -> None:
     def addresses() -> list[int]:
         windows = [context.window(profile.name) for profile in spec.profiles]
         staged = (
@@ -205,7 +206,7 @@ def test_no_window_takes_memory_after_open(tiny_bundle: Path, opened: str, grows
     assert (int(done.stdout) > 128) == grows, done.stdout
 
 
-def test_unused_cache_rows_change_nothing_whatever_they_hold(context: OrtContext) -> None:
+def test_unused_cache_rows_change_nothing_whatever_they_hold(context: OneSequence) -> None:
     feeder = Feeder(context)
     feeder.feed(IDS[:20], 0)
     expected = feeder.logits(feeder.judge(IDS[20:25], 20)).copy()
@@ -217,7 +218,7 @@ def test_unused_cache_rows_change_nothing_whatever_they_hold(context: OrtContext
 
 
 @pytest.mark.parametrize("row", range(1, 5))
-def test_a_row_does_not_depend_on_later_rows(context: OrtContext, row: int) -> None:
+def test_a_row_does_not_depend_on_later_rows(context: OneSequence, row: int) -> None:
     feeder = Feeder(context)
     feeder.feed(IDS[:20], 0)
     expected = feeder.logits(feeder.judge(IDS[20:25], 20)).copy()
@@ -228,7 +229,7 @@ def test_a_row_does_not_depend_on_later_rows(context: OrtContext, row: int) -> N
     assert np.abs(found[row] - expected[row]).max() > 1e-3, "the changed row itself must notice"
 
 
-def test_top_ids_are_the_argmax_over_real_tokens(context: OrtContext, spec: GraphSpec) -> None:
+def test_top_ids_are_the_argmax_over_real_tokens(context: OneSequence, spec: GraphSpec) -> None:
     assert spec.padded_vocab_size > spec.vocab_size
     feeder = Feeder(context)
     rows = feeder.judge(IDS[:5], 0)
@@ -245,7 +246,7 @@ def test_contexts_of_one_engine_do_not_see_each_other(engine: OrtEngine) -> None
     np.testing.assert_array_equal(shared.logits(shared.judge(IDS[:5], 0)), after)
 
 
-def test_a_failing_run_says_which_graph_and_window(context: OrtContext) -> None:
+def test_a_failing_run_says_which_graph_and_window(context: OneSequence) -> None:
     window = stage(context, "step", np.array([10_000]), 0)
     with pytest.raises(EngineFailed, match=r"target/graph.onnx at step"):
         context.run(window)
@@ -313,7 +314,7 @@ def _changed(spec: GraphSpec, name: str, change: dict[str, object]) -> GraphSpec
 def test_a_cache_beyond_memory_names_the_capacity(engine: OrtEngine, spec: GraphSpec, rows: int) -> None:
     large = _changed(spec, "past_key.0", {"shape": ("B", 2, rows, 16)}).model_copy(update={"capacity": rows})
     with pytest.raises(OutOfMemory, match=f"KV cache of target/graph.onnx at capacity {rows}: lower"):
-        OrtContext(engine._sessions, large, GrownMemory())
+        OrtBatch(engine._sessions, large, 1, GrownMemory())
 
 
 @pytest.mark.parametrize("columns", [2**50, 10**18, 10**30])
@@ -322,7 +323,7 @@ def test_logits_beyond_memory_do_not_blame_the_cache(
 ) -> None:
     large = _changed(spec, "logits", {"shape": ("B", "R", columns)})
     with pytest.raises(OutOfMemory, match=r"no memory for logits of target/graph\.onnx at step") as caught:
-        OrtContext(engine._sessions, large, GrownMemory())
+        OrtBatch(engine._sessions, large, 1, GrownMemory())
     assert "capacity" not in str(caught.value) and "cache" not in str(caught.value)
 
 

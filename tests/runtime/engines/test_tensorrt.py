@@ -22,7 +22,7 @@ from specruntime.errors import (
     WrongState,
 )
 from specruntime.manifest.schema import Profile
-from tests.device_tensors import device_cache, device_logits, forget_graphs
+from tests.device_tensors import device_cache, device_logits, fail, forget_graphs
 from tests.runtime.engines.cuda_stand_in import CUresult, Machine
 from tests.runtime.engines.tensorrt_bench import TinyEngine, install, tiny_engine
 
@@ -150,7 +150,7 @@ def test_a_device_error_poisons_the_context_and_closes_cleanly(
 def test_zero_revives_a_context_whose_failure_the_device_survived(tiny: TinyEngine, machine: Machine) -> None:
     engine = _open(tiny)
     context = engine.new_context()
-    context.fail()
+    fail(context)
     with pytest.raises(EngineFailed, match="reset the session"):
         context.run(context.window("step"))
     context.zero()

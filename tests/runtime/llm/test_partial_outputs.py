@@ -9,7 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from specruntime.engines import EngineOptions
-from specruntime.engines.onnxruntime import OrtContext, OrtEngine
+from specruntime.engines.onnx_batch import OrtBatch
+from specruntime.engines.onnxruntime import OrtEngine
+from specruntime.engines.protocol import OneSequence
 from specruntime.engines.windows import Feeder
 from specruntime.errors import BackendIncompatible, InvalidArgument
 from specruntime.manifest.schema import AliasPair, GraphSpec, OnnxRuntimeEngine, Profile, TensorSpec
@@ -57,7 +59,7 @@ def spec_of(
 
 
 @pytest.fixture
-def two_paths(tmp_path: Path) -> OrtContext:
+def two_paths(tmp_path: Path) -> OneSequence:
     """Logits from a table. The whole path knows ids below 10 only and writes 1 into the cache, the second one 2."""
     cache = tensor("past_key.0", "float32", "B", 1, CAPACITY, 2)
     outputs = [
@@ -105,14 +107,14 @@ def _save_path(path: Path, spec: GraphSpec, prefix: str, table: np.ndarray, writ
     save(path, spec.model_copy(update={"outputs": tuple(filled)}), nodes, constants)
 
 
-def run(context: OrtContext, profile: str, token: int, row: int) -> int:
+def run(context: OneSequence, profile: str, token: int, row: int) -> int:
     window = context.window(profile)
     window.input_ids[0, 0], window.cache_length[0] = token, row
     context.run(window)
     return int(window.top_ids[0, 0])
 
 
-def test_each_profile_runs_its_own_path_alone(two_paths: OrtContext) -> None:
+def test_each_profile_runs_its_own_path_alone(two_paths: OneSequence) -> None:
     context, cache = two_paths, two_paths.cache()["past_key.0"]
     assert run(context, "draft", 15, row=0) == np.argmax(TABLES["b"][15]), (
         "an id the whole path cannot look up"
@@ -127,20 +129,21 @@ def test_each_profile_runs_its_own_path_alone(two_paths: OrtContext) -> None:
         run(context, "step", 15, row=2)
 
 
-def test_outputs_a_profile_leaves_out_are_not_allocated(two_paths: OrtContext) -> None:
-    bound = {name: each.buffers for name, each in two_paths._bound.items()}
-    found = {name: {*buffers.outputs, *buffers._pasts} for name, buffers in bound.items()}
+def test_outputs_a_profile_leaves_out_are_not_allocated(two_paths: OneSequence) -> None:
+    assert isinstance(two_paths.batch, OrtBatch)
+    staging = two_paths.batch._staging
+    found = {name: {*buffers.outputs, *buffers._pasts} for name, buffers in staging.items()}
     assert found == {"step": set(WHOLE), "draft": set(SECOND)}
 
 
-def test_a_target_never_steps_with_the_path_of_its_draft(two_paths: OrtContext) -> None:
+def test_a_target_never_steps_with_the_path_of_its_draft(two_paths: OneSequence) -> None:
     feeder = Feeder(two_paths)
     assert [window.profile.name for window in feeder._windows] == ["step"]
     assert feeder.top_ids(feeder.feed(np.array([4]), 0)).tolist() == [np.argmax(TABLES["a"][4])]
 
 
 @pytest.fixture
-def heads(tmp_path: Path) -> Callable[[], OrtContext]:
+def heads(tmp_path: Path) -> Callable[[], OneSequence]:
     """Two heads with two candidates each; no ids, no cache, no logits."""
     spec = spec_of(
         [tensor("hidden", "float32", "B", "W", 4)],
@@ -160,7 +163,7 @@ def heads(tmp_path: Path) -> Callable[[], OrtContext]:
     return lambda: OrtEngine(spec, tmp_path, EngineOptions()).new_context()
 
 
-def test_a_graph_without_ids_or_cache_runs(heads: Callable[[], OrtContext]) -> None:
+def test_a_graph_without_ids_or_cache_runs(heads: Callable[[], OneSequence]) -> None:
     context = heads()
     window = context.window("heads")
     assert window.hidden is not None and window.topk_ids is not None and window.topk_logprobs is not None
@@ -181,7 +184,7 @@ def test_a_graph_without_ids_or_cache_runs(heads: Callable[[], OrtContext]) -> N
     context.close()
 
 
-def test_an_output_that_is_not_in_the_file_is_refused(two_paths: OrtContext, tmp_path: Path) -> None:
+def test_an_output_that_is_not_in_the_file_is_refused(two_paths: OneSequence, tmp_path: Path) -> None:
     spec = two_paths.spec
     lacking = spec.model_copy(update={"outputs": (*spec.outputs, tensor("features", "float32", "B", "W", 4))})
     step, draft = spec.profiles
@@ -197,7 +200,7 @@ def test_an_output_that_is_not_in_the_file_is_refused(two_paths: OrtContext, tmp
         OrtEngine(lacking.model_copy(update={"profiles": (step, path)}), tmp_path, EngineOptions())
 
 
-def test_outputs_beside_the_one_file_are_refused(heads: Callable[[], OrtContext], tmp_path: Path) -> None:
+def test_outputs_beside_the_one_file_are_refused(heads: Callable[[], OneSequence], tmp_path: Path) -> None:
     spec = heads().spec
     more = spec.model_copy(update={"outputs": (*spec.outputs, tensor("logits", "float32", "B", "R", VOCAB))})
     with pytest.raises(BackendIncompatible, match="disagree on outputs: logits"):
