@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.engines.protocol import Context, Window
-from specruntime.engines.windows import run_counted
+from specruntime.engines.windows import run_counted, stage, stage_chain
 from specruntime.errors import InvalidArgument
 from specruntime.statistics import EngineTally
 
@@ -86,8 +86,6 @@ class PairFeeder:
         self.hidden_size = _hidden(self.plain.chain[0]).shape[2]
         self.candidates = Answer(self.plain.chain[0], 1).ids.shape[1]
         widest = max(window.profile.width for window in windows.values())
-        self._offsets = np.arange(widest, dtype=np.int64)
-        self._eye = np.eye(widest, dtype=np.bool_)
         self._tree = _Asked(widest, self.hidden_size)
 
     def extend(
@@ -137,17 +135,16 @@ class PairFeeder:
         rows = parents if depth > 1 else np.full(len(ids), before.row)
         first = tree.add(ids, before.next_hidden[rows], parents, start + depth - 1)
         count = tree.count
-        window.input_ids[0, :count] = tree.ids[:count]
-        window.input_ids[0, count:] = 0
-        window.position_ids[0, :count] = tree.positions[:count]
-        window.position_ids[0, count:] = start
-        _stage_hidden(window, tree.hidden[:count])
-        assert window.window_mask is not None
-        window.window_mask[0] = self._eye[: window.profile.width, : window.profile.width]
-        window.window_mask[0, :count, :count] = tree.mask[:count, :count]
-        window.logits_rows[0, : len(ids)] = self._offsets[first:count]
-        window.logits_rows[0, len(ids) :] = 0
-        self._run(window, count, start)
+        stage(
+            window,
+            tree.ids[:count],
+            start,
+            positions=tree.positions[:count],
+            sees=tree.mask[:count, :count],
+            hidden=tree.hidden[:count],
+            rows=np.arange(first, count),
+        )
+        run_counted(self.context, window, self.tally)
         return Answer(window, len(ids))
 
     def logits(self, answer: Answer) -> NDArray[np.float32]:
@@ -178,20 +175,9 @@ class PairFeeder:
     def _run_chain(
         self, window: Window, hidden: NDArray[np.float32], ids: NDArray[np.int64], start: int
     ) -> Answer:
-        count = len(ids)
-        window.input_ids[0, :count] = ids
-        window.input_ids[0, count:] = 0
-        np.add(self._offsets[: window.profile.width], start, out=window.position_ids[0])
-        _stage_hidden(window, hidden)
-        window.logits_rows[0, 0] = count - 1
-        self._run(window, count, start)
-        return Answer(window, 1)
-
-    def _run(self, window: Window, count: int, start: int) -> None:
-        window.cache_length[0] = start
-        if window.query_lengths is not None:
-            window.query_lengths[0] = count
+        stage(window, ids, start, hidden=hidden)
         run_counted(self.context, window, self.tally)
+        return Answer(window, 1)
 
 
 class _Asked:
@@ -237,8 +223,7 @@ def _ladder(windows: dict[str, Window], suffix: str) -> Ladder | None:
         key=lambda w: w.profile.width,
     )
     for window in chain:
-        if window.window_mask is not None:
-            window.window_mask[0] = np.tri(window.profile.width, dtype=np.bool_)
+        stage_chain(window)
     return Ladder(tuple(chain), tuple(levels))
 
 
@@ -263,9 +248,3 @@ def _require_pairs(file: str, window: Window) -> None:
 def _hidden(window: Window) -> NDArray[np.float32]:
     assert window.hidden is not None
     return window.hidden
-
-
-def _stage_hidden(window: Window, rows: NDArray[np.float32]) -> None:
-    hidden = _hidden(window)
-    hidden[0, : len(rows)] = rows
-    hidden[0, len(rows) :] = 0

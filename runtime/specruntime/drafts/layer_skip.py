@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room
 from specruntime.drafts.trees import next_draft, room_for_laws
 from specruntime.engines.protocol import Context
-from specruntime.engines.windows import run_counted
+from specruntime.engines.windows import run_counted, stage, stage_chain
 from specruntime.errors import InvalidArgument
 from specruntime.manifest.schema import LayerSkipDraft
 from specruntime.sampling.sampler import Sampler
@@ -34,6 +34,7 @@ class LayerSkipProposer(Draft):
             )
         self._context = target
         self._window = target.window(DRAFT)
+        stage_chain(self._window)
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         # All but the last token are in the cache: the session asks for drafts only then.
@@ -50,16 +51,8 @@ class LayerSkipProposer(Draft):
         return Proposal(ids, laws)
 
     def _run(self, token: int, row: int) -> None:
-        window = self._window
-        window.input_ids[0, 0] = token
-        window.position_ids[0, 0] = row
-        window.cache_length[0] = row
-        window.logits_rows[0, 0] = 0
-        if window.window_mask is not None:
-            window.window_mask[0, 0, 0] = True
-        if window.query_lengths is not None:
-            window.query_lengths[0] = 1
-        run_counted(self._context, window, self.tally)
+        stage(self._window, np.array([token], np.int64), row)
+        run_counted(self._context, self._window, self.tally)
 
     def _choose(self, drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler) -> int:
         if sampler.greedy_ids_suffice:

@@ -11,7 +11,7 @@ from specruntime.drafts.draft import NOTHING, Proposal, Room
 from specruntime.drafts.own_cache import SpeculatingDraft
 from specruntime.drafts.trees import next_draft, room_for_laws
 from specruntime.engines.protocol import Context, Window
-from specruntime.engines.windows import Feeder, Rows, run_counted
+from specruntime.engines.windows import Feeder, Rows, run_counted, stage, stage_chain
 from specruntime.errors import InvalidArgument
 from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import EngineTally
@@ -99,8 +99,7 @@ class FusedFeeder:
         self._windows = [context.window(profile.name) for profile in names]
         self._require_fused()
         for window in self._windows:
-            if window.window_mask is not None:
-                window.window_mask[0] = np.tri(window.profile.width, dtype=np.bool_)
+            stage_chain(window)
 
     def fits(self, length: int) -> bool:
         """Whether the window of the last two of `length` tokens fits, with the drafts' rows behind it."""
@@ -122,12 +121,8 @@ class FusedFeeder:
                 return window.top_ids[0].copy(), len(chunk) < width
 
     def _run(self, window: Window, ids: NDArray[np.int64], start: int) -> None:
-        count, width = len(ids), window.profile.width
-        window.input_ids[0, :count] = ids
-        window.input_ids[0, count:] = 0
-        window.position_ids[0] = np.arange(start, start + width)
-        window.cache_length[0] = start
-        window.logits_rows[0, 0] = count - 1
+        # The drafts' rows follow the whole window, its padding too, so all of its rows are valid.
+        stage(window, ids, start, valid=window.profile.width)
         run_counted(self.context, window, self.tally)
 
     def _window(self, start: int, count: int) -> Window:
