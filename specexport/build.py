@@ -24,13 +24,13 @@ from specexport.checkpoints.outline import outline_recipe
 from specexport.checkpoints.vocabulary import require_shared_vocabulary
 from specexport.draft_kinds.canonical import canonical_draft_key, export_canonical_draft, read_tapped
 from specexport.graph.canonical import CanonicalGraph, canonical_key, export_canonical, is_exported
-from specexport.graph.compiled import CompiledGraph, check_parity, compile_graph
+from specexport.graph.compiled import CompiledGraph, compile_graph
 from specexport.graph.packed import pack_weights, require_processor
 from specexport.graph.shared_weights import share_weights
 from specexport.graph.wanted import GraphRequest, candidates_of, graph_requests, with_named_outputs
 from specexport.parity.draft import DraftParityReport, check_draft_parity, require_draft_parity
 from specexport.parity.fidelity import FidelityReport, check_fidelity, require_fidelity, weight_warnings
-from specexport.parity.target import ParityReport, require_parity
+from specexport.parity.target import ParityReport, check_parity, require_parity
 from specexport.passes.quantize_weights import QuantizeWeights
 from specexport.recipe.backends import packs_weights
 from specexport.recipe.naming import naming_source

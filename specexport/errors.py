@@ -50,6 +50,11 @@ class BuildError(SpecError):
 
     status = Status.INVALID_ARGUMENT
 
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        """`key`: of the recipe that has to change, where one is known; the message begins with it."""
+        super().__init__(message if key is None else f"{key}: {message}")
+        self.key, self.message = key, message
+
 
 class RecipeError(BuildError):
     """`lines` holds one line per mistake; the message is those lines."""

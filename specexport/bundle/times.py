@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from specexport.draft_kinds.windows import LAW_SUFFIX
 from specexport.graph.plan_checks import DRAFT_PROFILE
+from specexport.parity.host import opened_context
 from specruntime import clock
-from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines import EngineOptions
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import stage
 from specruntime.errors import BackendIncompatible, BackendMissing
@@ -35,18 +36,11 @@ def measure_window_times(
 
     The windows take turns, so that what disturbs the machine for a while disturbs all of them.
     """
-    engine = open_engine(spec, root, options or EngineOptions())
-    try:
-        context = engine.new_context()
-        try:
-            windows = [context.window(profile.name) for profile in spec.profiles]
-            rounds = [[_time_window(context, window) for window in windows] for _ in range(repeats)]
-            medians = (round(1e3 * median(times), 3) for times in zip(*rounds, strict=True))
-            return dict(zip((window.profile.name for window in windows), medians, strict=True))
-        finally:
-            context.close()
-    finally:
-        engine.close()
+    with opened_context(spec, root, options) as context:
+        windows = [context.window(profile.name) for profile in spec.profiles]
+        rounds = [[_time_window(context, window) for window in windows] for _ in range(repeats)]
+        medians = (round(1e3 * median(times), 3) for times in zip(*rounds, strict=True))
+        return dict(zip((window.profile.name for window in windows), medians, strict=True))
 
 
 def _time_window(context: Context, window: Window) -> float:

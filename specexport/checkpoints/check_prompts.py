@@ -30,7 +30,8 @@ def require_usable_prompts(check: Check, target: Answering) -> None:
     codec = open_codec(target)
     if codec is None and any(isinstance(prompt, str) for prompt in check.prompts):
         raise CheckpointUnsupported(
-            f"check.prompts: found text, but {target.name} has no tokenizer; write the prompts as lists of token ids"
+            f"found text, but {target.name} has no tokenizer; write the prompts as lists of token ids",
+            key="check.prompts",
         )
     for number, prompt in enumerate(check.prompts):
         place = f"check.prompts[{number}]"
@@ -53,11 +54,13 @@ def encode_text(key: str, text: RunningText, target: Answering) -> list[int]:
     if codec is None:
         part = key.partition(".")[0]
         raise CheckpointUnsupported(
-            f"{key}.text: found text, but {target.name} has no tokenizer; leave {part} out"
+            f"found text, but {target.name} has no tokenizer; leave {part} out", key=f"{key}.text"
         )
     ids = codec.encode(text.text)[: text.tokens]
     if len(ids) < 2:
-        raise CheckpointUnsupported(f"{key}.text: found {len(ids)} tokens, expected at least 2; write more")
+        raise CheckpointUnsupported(
+            f"found {len(ids)} tokens, expected at least 2; write more", key=f"{key}.text"
+        )
     return ids
 
 
@@ -71,26 +74,28 @@ def _encode(
         return codec.encode(prompt)
     if not codec.has_chat_template:
         raise CheckpointUnsupported(
-            f"check.chat: found true, but {target.name} has no chat template; set check.chat: false"
+            f"found true, but {target.name} has no chat template; set check.chat: false", key="check.chat"
         )
     try:
         return codec.chat([{"role": "user", "content": prompt}])
     except SpecError as error:
-        raise CheckpointUnsupported(f"{place}: {error}; change it, or set check.chat: false") from None
+        raise CheckpointUnsupported(f"{error}; change it, or set check.chat: false", key=place) from None
 
 
 def _require_fitting(place: str, ids: list[int], check: Check, target: Answering) -> None:
     size, capacity = target.facts.vocab_size, target.facts.capacity
     if not ids:
         raise CheckpointUnsupported(
-            f"{place}: found text without any token, expected at least one; write more"
+            "found text without any token, expected at least one; write more", key=place
         )
     if (outside := next((token for token in ids if token >= size), None)) is not None:
         raise CheckpointUnsupported(
-            f"{place}: found token id {outside}, expected 0..{size - 1}, the vocabulary of {target.name}; correct it"
+            f"found token id {outside}, expected 0..{size - 1}, the vocabulary of {target.name}; correct it",
+            key=place,
         )
     if len(ids) > (most := capacity - check.max_new_tokens):
         raise CheckpointUnsupported(
-            f"{place}: found {len(ids)} tokens, expected at most {most}: capacity {capacity} less "
-            f"check.max_new_tokens {check.max_new_tokens}; shorten it or raise capacity"
+            f"found {len(ids)} tokens, expected at most {most}: capacity {capacity} less "
+            f"check.max_new_tokens {check.max_new_tokens}; shorten it or raise capacity",
+            key=place,
         )

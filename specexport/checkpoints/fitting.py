@@ -35,7 +35,8 @@ def fit_capacity(recipe: Recipe, stated_positions: Mapping[str, int | None] | No
     except ValidationError as error:
         (line, *_) = explain(error, Recipe)
         raise CheckpointUnsupported(
-            f"{side}.source: this model knows {positions} positions, so capacity cannot be more: {line}"
+            f"this model knows {positions} positions, so capacity cannot be more: {line}",
+            key=f"{side}.source",
         ) from None
 
 

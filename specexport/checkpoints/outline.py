@@ -87,16 +87,18 @@ def require_positions(recipe: Recipe, side: str, name: str, config: PretrainedCo
         return
     if side == "target":
         raise CheckpointUnsupported(
-            f"capacity: found {capacity}, expected at most {limit}, the positions that {name} knows"
+            f"found {capacity}, expected at most {limit}, the positions that {name} knows", key="capacity"
         )
     if isinstance(recipe.draft, ModelDraft) and recipe.draft.capacity is not None:
         raise CheckpointUnsupported(
-            f"draft.capacity: found {capacity}, expected at most {limit}, the positions that {name} knows; lower it: "
-            "drafting ends where the draft's cache is full"
+            f"found {capacity}, expected at most {limit}, the positions that {name} knows; lower it: "
+            "drafting ends where the draft's cache is full",
+            key="draft.capacity",
         )
     raise CheckpointUnsupported(
-        f"draft.source: {name} knows {limit} positions, expected at least {capacity}, the recipe's capacity; set "
-        f"draft.capacity: {limit}, where drafting then ends, or lower capacity"
+        f"{name} knows {limit} positions, expected at least {capacity}, the recipe's capacity; set "
+        f"draft.capacity: {limit}, where drafting then ends, or lower capacity",
+        key="draft.source",
     )
 
 

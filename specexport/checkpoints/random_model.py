@@ -79,8 +79,9 @@ def random_config(spec: RandomModel) -> PretrainedConfig:
     """
     if spec.architecture not in CONFIG_MAPPING:
         raise SourceError(
-            f"source.random.architecture: found {spec.architecture!r}, "
-            f"expected a transformers model type{nearest(spec.architecture, CONFIG_MAPPING)}"
+            f"found {spec.architecture!r}, "
+            f"expected a transformers model type{nearest(spec.architecture, CONFIG_MAPPING)}",
+            key="source.random.architecture",
         )
     config_class = CONFIG_MAPPING[spec.architecture]
     require_known_class(random_name(spec), config_class())
@@ -88,7 +89,9 @@ def random_config(spec: RandomModel) -> PretrainedConfig:
     for key in spec.sizes:
         if key not in known:
             name = config_class.__name__
-            raise SourceError(f"source.random.sizes.{key}: {name} has no such key{nearest(key, known)}")
+            raise SourceError(
+                f"{name} has no such key{nearest(key, known)}", key=f"source.random.sizes.{key}"
+            )
     stated = {config_class.attribute_map.get(key, key) for key in spec.sizes}
     sizes: dict[str, Any] = {
         key: value
@@ -101,7 +104,7 @@ def random_config(spec: RandomModel) -> PretrainedConfig:
     except Exception as error:  # config classes raise their own, some not even ValueErrors
         reason = reason_of(error).rpartition("Error: ")[2]  # after the names of its validators
         raise SourceError(
-            f"source.random.sizes: {config_class.__name__} does not take them: {reason}"
+            f"{config_class.__name__} does not take them: {reason}", key="source.random.sizes"
         ) from None
 
 
@@ -119,7 +122,7 @@ def random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:
             model: PreTrainedModel = model_class.from_config(config, dtype=torch.float32)
     except Exception as error:  # each architecture fails in its own way on sizes that do not fit together
         raise CheckpointUnsupported(
-            f"source.random.sizes: no {config.model_type} can be made of them: {reason_of(error)}"
+            f"no {config.model_type} can be made of them: {reason_of(error)}", key="source.random.sizes"
         ) from None
     model.eval()
     return model

@@ -1,13 +1,10 @@
-"""A backend's variant of a canonical graph, kept in the cache, and its parity with PyTorch."""
+"""A backend's variant of a canonical graph, kept in the cache."""
 
 import gc
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -15,12 +12,10 @@ from specexport.cache.code_digest import code_digest
 from specexport.cache.entries import (
     cache_directory,
     cached_entry,
-    entry_digest,
     read_record,
     text_sha256,
     write_record,
 )
-from specexport.cache.measured import measured_once
 from specexport.graph.canonical import CanonicalGraph
 from specexport.graph.files import (
     GRAPH_NAME,
@@ -32,26 +27,16 @@ from specexport.graph.files import (
 )
 from specexport.graph.plan import PLAIN, GraphPlan
 from specexport.graph.plan_checks import check_plan, plan_profiles, require_layers
-from specexport.parity.path import kept_reference, path_difference
-from specexport.parity.reference import load_reference
-from specexport.parity.target import ParityReport, measure_parity
 from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.pipeline import onnxruntime_passes, plan_passes
-from specexport.passes.widen_bfloat16 import WidenBfloat16
 from specexport.quiet import quiet
 from specexport.recipe.schema import Backend
 from specexport.tensorrt.lowering import tensorrt_passes
 from specexport.tensorrt.options import TensorRTBackend
-from specruntime.engines import EngineOptions, open_engine
-from specruntime.engines.protocol import Context
 from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile
 
 _MINIMUM_ONNXRUNTIME = "1.32.0"
 _LIBRARIES = ("transformers", "onnx-ir", "onnxscript", "onnxruntime")
-
-_PARITY_KEYS = tuple(field.name for field in fields(ParityReport))
-
-Report = TypeVar("Report")
 
 
 @dataclass(frozen=True)
@@ -168,72 +153,3 @@ def _write_entry(
     write_record(
         directory, {"spec": spec.model_dump(mode="json"), "passes": [asdict(report) for report in reports]}
     )
-
-
-def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
-    """Parity of a compiled graph at its profiles, measured once for the bytes compared and kept beside the graphs."""
-    parts = {
-        "graph": graph.key,
-        "compared": [entry_digest(graph.directory), entry_digest(graph.canonical.directory)],
-        "profiles": [(profile.width, profile.rows) for profile in graph.spec.profiles],
-        "code": code_digest(__name__),
-    }
-    record = measured_once("parity", parts, lambda: _run_parity(graph), force=force)
-    lists = {"layer_difference": tuple(record["layer_difference"]), "widths": tuple(record["widths"])}
-    return ParityReport(**{name: record[name] for name in _PARITY_KEYS} | lists)
-
-
-def _run_parity(graph: CompiledGraph) -> ParityReport:
-    plan, canonical = graph.plan, graph.canonical
-    reference = load_reference(canonical.directory)
-    if plan.kept_layers:
-        reference = kept_reference(canonical, plan.kept_layers, reference)
-
-    def measure(context: Context) -> ParityReport:
-        report = measure_parity(context, reference, plan.features)
-        if not plan.draft_layers:
-            return report
-        difference = path_difference(context, canonical, plan.draft_layers, reference)
-        return replace(report, draft_difference=difference)
-
-    report, widened = measure_on_host(graph, measure)
-    return replace(report, widened=widened)
-
-
-def measure_on_host(graph: CompiledGraph, measure: Callable[[Context], Report]) -> tuple[Report, bool]:
-    """What `measure` finds of the graph on this machine's CPU, and whether its float32 twin stood in for it.
-
-    It does for bfloat16: ONNX Runtime has few bfloat16 kernels on the CPU.
-    """
-    weights = ir.load(graph.directory / GRAPH_NAME).graph.initializers.values()
-    if all(weight.dtype != ir.DataType.BFLOAT16 for weight in weights):
-        return _measure(graph.spec, graph.directory, measure), False
-    with TemporaryDirectory() as name:
-        return _measure(_widen_into(Path(name), graph), Path(name), measure), True
-
-
-def _widen_into(directory: Path, graph: CompiledGraph) -> GraphSpec:
-    """Writes the float32 twin of `graph` and returns its entry."""
-    entries = []
-    for name in (GRAPH_NAME, *((PATH_NAME,) if graph.plan.draft_layers else ())):
-        model = ir.load(graph.directory / name)
-        run_passes(model, (WidenBfloat16(),))
-        ir.save(model, directory / name, external_data=f"{name}.weights")
-        entries.append(graph.describe(model))
-    outputs, aliases = entries[0].outputs, entries[0].aliases
-    for path in entries[1:]:
-        outputs += tuple(tensor for tensor in path.outputs if tensor not in outputs)
-        aliases += tuple(pair for pair in path.aliases if pair not in aliases)
-    return entries[0].model_copy(update={"outputs": outputs, "aliases": aliases})
-
-
-def _measure(spec: GraphSpec, directory: Path, measure: Callable[[Context], Report]) -> Report:
-    engine = open_engine(spec.model_copy(update={"batch": 1}), directory, EngineOptions(provider="cpu"))
-    try:
-        context = engine.new_context()
-        try:
-            return measure(context)
-        finally:
-            context.close()
-    finally:
-        engine.close()

@@ -17,7 +17,7 @@ from specexport.bundle.times import stage_window
 from specexport.cache.entries import file_sha256
 from specexport.errors import BuildError
 from specexport.graph.files import WEIGHTS_NAME
-from specruntime.engines import EngineOptions, open_engine
+from specexport.parity.host import opened_context
 from specruntime.engines.prepacked import architecture, processor_features
 from specruntime.engines.protocol import Context
 from specruntime.errors import BackendIncompatible
@@ -179,15 +179,8 @@ def _require_equal(plain: GraphSpec, packed: GraphSpec, root: Path) -> None:
 
 def _compute(spec: GraphSpec, root: Path) -> dict[str, NDArray[Any]]:
     """What every profile answers to random ids, and the cache they leave."""
-    engine = open_engine(spec, root, EngineOptions())
-    try:
-        context = engine.new_context()
-        try:
-            return _answers(context, np.random.default_rng(0))
-        finally:
-            context.close()
-    finally:
-        engine.close()
+    with opened_context(spec, root) as context:
+        return _answers(context, np.random.default_rng(0))
 
 
 def _answers(context: Context, random: np.random.Generator) -> dict[str, NDArray[Any]]:

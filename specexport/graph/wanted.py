@@ -94,8 +94,9 @@ def _feature_draft(
     if draft.depth > (canonical.heads or 0):
         key = "draft.k" if draft.tree is None else "the depth of draft.tree"
         raise CheckpointUnsupported(
-            f"{key}: found {draft.depth}, expected at most {canonical.heads}, the heads of {canonical.name}: each "
-            "drafts the tokens of one depth"
+            f"found {draft.depth}, expected at most {canonical.heads}, the heads of {canonical.name}: each "
+            "drafts the tokens of one depth",
+            key=key,
         )
     return GraphRequest(canonical, GraphPlan(), medusa_profiles())
 

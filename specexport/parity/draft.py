@@ -12,8 +12,9 @@ from specexport.cache.code_digest import code_digest
 from specexport.cache.entries import entry_digest
 from specexport.cache.measured import measured_once
 from specexport.errors import ParityError
-from specexport.graph.compiled import CompiledGraph, measure_on_host
+from specexport.graph.compiled import CompiledGraph
 from specexport.parity.draft_reference import TREE_PARENTS, DraftReference, load_draft_reference, tree_paths
+from specexport.parity.host import measure_on_host
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import stage
 from specruntime.manifest.schema import Profile

@@ -6,13 +6,10 @@ true ones before it; nothing is sampled.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from specexport.cache.code_digest import code_digest
@@ -21,14 +18,10 @@ from specexport.cache.measured import measured_once
 from specexport.checkpoints.check_prompts import encode_text
 from specexport.errors import FidelityError
 from specexport.graph.compiled import CompiledGraph
-from specexport.graph.files import GRAPH_NAME, save_graph
 from specexport.graph.plan import LinearPlan
-from specexport.passes import run_passes
-from specexport.passes.emulate_four_bits import FOUR_BITS, EmulateFourBits
+from specexport.parity.host import on_host, opened_context
 from specexport.passes.quantize_weights import ROUNDED, QuantizeWeights
-from specexport.passes.widen_bfloat16 import WidenBfloat16
 from specexport.recipe.schema import Fidelity
-from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.windows import Feeder
 from specruntime.manifest.schema import GraphSpec, Profile
 
@@ -95,15 +88,8 @@ def _laws(
     judged = spec.for_one().model_copy(
         update={"profiles": tuple(w.model_copy(update={"outputs": outputs}) for w in windows)}
     )
-    engine = open_engine(judged, root, EngineOptions())
-    try:
-        context = engine.new_context()
-        try:
-            yield from _judged(Feeder(context), np.asarray(ids, np.int64), width)
-        finally:
-            context.close()
-    finally:
-        engine.close()
+    with opened_context(judged, root) as context:
+        yield from _judged(Feeder(context), np.asarray(ids, np.int64), width)
 
 
 def _judged(
@@ -123,25 +109,6 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return found
 
 
-_FOREIGN = (ir.DataType.BFLOAT16, *FOUR_BITS)
-
-
-@contextmanager
-def on_host(graph: CompiledGraph) -> Iterator[tuple[GraphSpec, Path]]:
-    """Entry and directory of `graph` as the CPU runs it: itself, or a copy with bfloat16 widened and 4-bit products
-    emulated, which is gone when the block ends.
-    """
-    model = ir.load(graph.directory / GRAPH_NAME)
-    if all(weight.dtype not in _FOREIGN for weight in model.graph.initializers.values()):
-        yield graph.spec, graph.directory
-        return
-    with TemporaryDirectory() as name:
-        directory = Path(name)
-        run_passes(model, (EmulateFourBits(), WidenBfloat16()))
-        save_graph(model, directory)
-        yield graph.describe(model), directory
-
-
 def check_fidelity(
     graph: CompiledGraph, twin: CompiledGraph, text: Fidelity, *, force: bool = False
 ) -> FidelityReport:
@@ -158,7 +125,7 @@ def check_fidelity(
 
     def measure() -> FidelityReport:
         with on_host(graph) as found, on_host(twin) as expected:
-            return measure_fidelity(found, expected, ids)
+            return measure_fidelity((found.spec, found.directory), (expected.spec, expected.directory), ids)
 
     record = measured_once("fidelity", parts, measure, force=force)
     return FidelityReport(**{key.name: record[key.name] for key in fields(FidelityReport)})

@@ -18,13 +18,14 @@ from specexport.graph.canonical import CanonicalGraph
 from specexport.graph.files import GRAPH_NAME, describe_graph, save_graph
 from specexport.graph.plan import GraphPlan
 from specexport.graph.plan_checks import DRAFT_PROFILE
+from specexport.parity.host import opened_context
 from specexport.parity.reference import ParityReference
 from specexport.passes import run_passes
 from specexport.passes.cleanup import DropUnusedInputs
 from specexport.passes.pipeline import plan_passes
 from specexport.passes.widen_bfloat16 import WidenBfloat16
 from specexport.quiet import quiet
-from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines import EngineOptions
 from specruntime.engines.protocol import Context
 from specruntime.engines.windows import stage
 from specruntime.manifest.schema import OnnxRuntimeEngine, Profile
@@ -99,12 +100,5 @@ def _kept_context(canonical: CanonicalGraph, layers: Sequence[int], profile: Pro
             batch=1,
             engine=OnnxRuntimeEngine(minimum_version="1.0.0"),
         )
-        engine = open_engine(spec, directory, EngineOptions(provider="cpu"))
-        try:
-            context = engine.new_context()
-            try:
-                yield context
-            finally:
-                context.close()
-        finally:
-            engine.close()
+        with opened_context(spec, directory, EngineOptions(provider="cpu")) as context:
+            yield context

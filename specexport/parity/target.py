@@ -4,15 +4,21 @@ The graph sees the reference's token sequence, driven through its own profiles b
 compared is what will run. Where logits differ, the first KV row that differs names the layer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specexport.cache.code_digest import code_digest
+from specexport.cache.entries import entry_digest
+from specexport.cache.measured import measured_once
 from specexport.errors import ParityError
+from specexport.graph.compiled import CompiledGraph
 from specexport.graph.plan import FeatureSpec
-from specexport.parity.reference import ParityReference
+from specexport.parity.host import measure_on_host
+from specexport.parity.path import kept_reference, path_difference
+from specexport.parity.reference import ParityReference, load_reference
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import Feeder, stage
 
@@ -39,6 +45,36 @@ class ParityReport:
         return next(
             (n for n, difference in enumerate(self.layer_difference) if not difference <= tolerance), None
         )
+
+
+def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
+    """Parity of a compiled graph at its profiles, measured once for the bytes compared and kept beside the graphs."""
+    parts = {
+        "graph": graph.key,
+        "compared": [entry_digest(graph.directory), entry_digest(graph.canonical.directory)],
+        "profiles": [(profile.width, profile.rows) for profile in graph.spec.profiles],
+        "code": code_digest(__name__),
+    }
+    record = measured_once("parity", parts, lambda: _run_parity(graph), force=force)
+    lists = {"layer_difference": tuple(record["layer_difference"]), "widths": tuple(record["widths"])}
+    return ParityReport(**{key.name: record[key.name] for key in fields(ParityReport)} | lists)
+
+
+def _run_parity(graph: CompiledGraph) -> ParityReport:
+    plan, canonical = graph.plan, graph.canonical
+    reference = load_reference(canonical.directory)
+    if plan.kept_layers:
+        reference = kept_reference(canonical, plan.kept_layers, reference)
+
+    def measure(context: Context) -> ParityReport:
+        report = measure_parity(context, reference, plan.features)
+        if not plan.draft_layers:
+            return report
+        difference = path_difference(context, canonical, plan.draft_layers, reference)
+        return replace(report, draft_difference=difference)
+
+    report, widened = measure_on_host(graph, measure)
+    return replace(report, widened=widened)
 
 
 def measure_parity(

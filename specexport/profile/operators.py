@@ -7,6 +7,7 @@ window is timed without a profile too.
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -70,13 +71,10 @@ def _record(
     """Node events of each run, by profile."""
     with TemporaryDirectory() as directory:
         to_file = EngineOptions(options.threads, options.provider, Path(directory) / "operators")
-        engine = open_engine(spec, root, to_file)
-        assert isinstance(engine, OrtEngine), "checked by the caller"
-        try:
+        with closing(open_engine(spec, root, to_file)) as engine:
+            assert isinstance(engine, OrtEngine), "checked by the caller"
             _run_all(engine, spec, repeats)
             written = {file: json.loads(path.read_text()) for file, path in engine.end_profiling().items()}
-        finally:
-            engine.close()
     found: dict[str, list[list[dict[str, Any]]]] = {}
     for file, events in written.items():
         runs = _split_by_run(events)
@@ -87,15 +85,12 @@ def _record(
 
 
 def _run_all(engine: OrtEngine, spec: GraphSpec, repeats: int) -> None:
-    context = engine.new_context()
-    try:
+    with closing(engine.new_context()) as context:
         for profile in spec.profiles:
             window = context.window(profile.name)
             stage_window(context, window)
             for _ in range(repeats):
                 context.run(window)
-    finally:
-        context.close()
 
 
 def _split_by_run(events: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -103,7 +103,8 @@ def _require_divisible(node: ir.Node, weights: EngineWeights) -> None:
         fitting = [str(each) for each in (128, 64, 32) if size % each == 0]
         cure = f"set it to {fitting[0]}" if fitting and weights.format == "int4-awq" else "choose fp8"
         raise CheckpointUnsupported(
-            f"weights.block: found {block}, which does not divide the {size} numbers that {node.name} reads; {cure}"
+            f"found {block}, which does not divide the {size} numbers that {node.name} reads; {cure}",
+            key="weights.block",
         )
 
 

@@ -29,6 +29,7 @@ STAGES = {
     "canonical": ("specexport.graph.canonical", LOADER),
     "canonical draft": ("specexport.draft_kinds.canonical", LOADER),
     "compiled": ("specexport.graph.compiled",),
+    "parity": ("specexport.parity.target",),
     "draft parity": ("specexport.parity.draft",),
     "fidelity": ("specexport.parity.fidelity",),
     "engine": ("specexport.tensorrt.build_engine",),
@@ -52,7 +53,10 @@ DECIDED_BY = {
     ),
     "compiled": (
         "specexport/passes/quantize_weights.py", "specexport/passes/weight_blocks.py", "specexport/graph/plan.py",
-        "specexport/tensorrt/lowering/attention_inputs.py", "specexport/parity/target.py", "specexport/parity/path.py",
+        "specexport/tensorrt/lowering/attention_inputs.py", "specexport/graph/compiled.py",
+    ),
+    "parity": (
+        "specexport/parity/target.py", "specexport/parity/path.py", "specexport/parity/host.py",
         "specexport/graph/compiled.py", "specruntime/engines/windows.py", "specruntime/engines/onnxruntime.py",
     ),
     "draft parity": (

@@ -10,10 +10,10 @@ from specexport.cache.entries import CACHE_VARIABLE
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.errors import CheckpointUnsupported, ParityError
 from specexport.graph.canonical import CanonicalGraph, export_canonical
-from specexport.graph.compiled import CompiledGraph, check_parity, compile_graph
+from specexport.graph.compiled import CompiledGraph, compile_graph
 from specexport.graph.files import target_profiles
 from specexport.graph.plan import FeatureSpec, GraphPlan
-from specexport.parity.target import require_parity
+from specexport.parity.target import check_parity, require_parity
 from specexport.recipe.schema import Backend, OnnxRuntimeBackend
 from tests.specexport.conftest import random_target
 

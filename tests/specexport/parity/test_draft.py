@@ -16,7 +16,7 @@ from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, Medusa
 from specexport.draft_models.random_drafts import random_eagle, random_medusa
 from specexport.errors import ParityError
 from specexport.graph.canonical import CanonicalGraph
-from specexport.graph.compiled import CompiledGraph, compile_graph, measure_on_host
+from specexport.graph.compiled import CompiledGraph, compile_graph
 from specexport.graph.plan import GraphPlan
 from specexport.parity.draft import (
     DraftParityReport,
@@ -25,6 +25,7 @@ from specexport.parity.draft import (
     require_draft_parity,
 )
 from specexport.parity.draft_reference import load_draft_reference
+from specexport.parity.host import measure_on_host
 from specexport.recipe.schema import OnnxRuntimeBackend, Precision
 from specexport.trees import tree_of_paths
 from specruntime.manifest.schema import Profile

@@ -83,7 +83,7 @@ def test_what_shows_only_after_the_export_is_told_so_too(cache: Path, tmp_path: 
 
 def test_a_message_that_has_its_key_or_is_about_something_else_stays_as_it_is() -> None:
     with pytest.raises(CheckpointUnsupported, match=r"^capacity: found 3"), naming_source("draft"):
-        raise CheckpointUnsupported("capacity: found 3")
+        raise CheckpointUnsupported("found 3", key="capacity")
     with pytest.raises(SourceError, match=r"^/some/cache: disk full"), naming_file("r.yaml"):
         raise SourceError("/some/cache: disk full")
     with pytest.raises(TokenizerMismatch, match=r"^r\.yaml: draft a has"), naming_file("r.yaml"):

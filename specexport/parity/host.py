@@ -1,0 +1,81 @@
+"""Runs a compiled graph on this machine's CPU, whatever it was compiled for.
+
+ONNX Runtime has few bfloat16 kernels on the CPU, and none for TensorRT's 4-bit formats: a graph that holds such numbers
+is represented by a copy of it that the CPU can run.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import onnx_ir as ir
+
+from specexport.graph.compiled import CompiledGraph
+from specexport.graph.files import GRAPH_NAME, PATH_NAME
+from specexport.passes import run_passes
+from specexport.passes.emulate_four_bits import FOUR_BITS, EmulateFourBits
+from specexport.passes.widen_bfloat16 import WidenBfloat16
+from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines.protocol import Context
+from specruntime.manifest.schema import GraphSpec
+
+Report = TypeVar("Report")
+
+
+@dataclass(frozen=True)
+class HostGraph:
+    """A graph that the CPU runs: its entry, the directory of its files, whether bfloat16 was widened in it."""
+
+    spec: GraphSpec
+    directory: Path
+    widened: bool = False
+
+
+@contextmanager
+def opened_context(
+    spec: GraphSpec, directory: Path, options: EngineOptions | None = None
+) -> Iterator[Context]:
+    """A context of the graph whose files are in `directory`; it and its engine are closed at the block's end."""
+    with (
+        closing(open_engine(spec, directory, options or EngineOptions())) as engine,
+        closing(engine.new_context()) as context,
+    ):
+        yield context
+
+
+@contextmanager
+def on_host(graph: CompiledGraph) -> Iterator[HostGraph]:
+    """`graph` itself, or a copy with bfloat16 widened and 4-bit products emulated, which the block's end removes."""
+    weights = ir.load(graph.directory / GRAPH_NAME).graph.initializers.values()
+    widened = any(weight.dtype == ir.DataType.BFLOAT16 for weight in weights)
+    if not widened and all(weight.dtype not in FOUR_BITS for weight in weights):
+        yield HostGraph(graph.spec, graph.directory)
+        return
+    with TemporaryDirectory() as name:
+        yield HostGraph(_write_copy(Path(name), graph), Path(name), widened)
+
+
+def measure_on_host(graph: CompiledGraph, measure: Callable[[Context], Report]) -> tuple[Report, bool]:
+    """What `measure` finds of one sequence on the CPU, and whether a widened copy was measured."""
+    with on_host(graph) as host:
+        spec = host.spec.model_copy(update={"batch": 1})
+        with opened_context(spec, host.directory, EngineOptions(provider="cpu")) as context:
+            return measure(context), host.widened
+
+
+def _write_copy(directory: Path, graph: CompiledGraph) -> GraphSpec:
+    """Writes every path of `graph` for the CPU and returns the entry of all."""
+    entries = []
+    for name in (GRAPH_NAME, *((PATH_NAME,) if graph.plan.draft_layers else ())):
+        model = ir.load(graph.directory / name)
+        run_passes(model, (EmulateFourBits(), WidenBfloat16()))
+        ir.save(model, directory / name, external_data=f"{name}.weights")
+        entries.append(graph.describe(model))
+    outputs, aliases = entries[0].outputs, entries[0].aliases
+    for path in entries[1:]:
+        outputs += tuple(tensor for tensor in path.outputs if tensor not in outputs)
+        aliases += tuple(pair for pair in path.aliases if pair not in aliases)
+    return entries[0].model_copy(update={"outputs": outputs, "aliases": aliases})
