@@ -6,18 +6,21 @@ measured build of SmolLM2-135M (README: 30 layers, 0.54 GB, two cores, 1.4 GB an
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from specexport.backends import backend_of
+from specexport.bundle.up_to_date import default_output
+from specexport.bundle.writer import check_output
+from specexport.cache.context import Announce
 from specexport.checkpoints.digests import feature_draft_digest
-from specexport.checkpoints.outline import Outline, outline_recipe
-from specexport.graph.packed import require_processor
-from specexport.recipe.backends import packs_weights
 from specexport.recipe.naming import naming_source
 from specexport.recipe.schema import EagleDraft, MedusaDraft, ModelDraft, Recipe
 from specexport.recipe.weights import EngineWeights
-from specexport.tensorrt.options import TensorRTBackend
 from specexport.tokenizer.files import TEMPLATE_FILE
 from specruntime.inspection.summary import shown_size
+
+if TYPE_CHECKING:
+    from specexport.checkpoints.outline import Outline
 
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
 _STORED = {"int8": 1.0, "int4": 0.5, "fp8": 1.0, "int4-awq": 0.5, "nvfp4": 0.5}
@@ -28,13 +31,17 @@ _BUILD_COPIES, _LIBRARY_BYTES = 2, 0.35e9
 _START_SECONDS, _SECONDS_PER_LAYER, _SECONDS_PER_GB = 8.0, 1.2, 22.0
 
 
-def estimate(recipe: Recipe, output: Path) -> dict[str, Any]:
+def estimate(recipe: Recipe, output: Path | None, announce: Announce) -> dict[str, Any]:
     """What `specexport build` would make of `recipe`, JSON-ready; sizes in MB of 10^6 bytes, seconds on two cores.
 
     Raises whatever the build would raise for want of no more than recipe, config and tokenizer.
     """
-    if packs_weights(recipe.backend):
-        require_processor()
+    output = output or default_output(recipe)
+    check_output(output)
+    backend_of(recipe.backend).check_machine(recipe)
+    announce("loading PyTorch")
+    from specexport.checkpoints.outline import outline_recipe
+
     recipe, outlines = outline_recipe(recipe, weights=False)
     if isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
         with naming_source("draft"):
@@ -54,16 +61,16 @@ def estimate(recipe: Recipe, output: Path) -> dict[str, Any]:
         "draft_capacity": recipe.draft_capacity if "draft" in outlines else None,
         "verify_widths": list(recipe.verify_widths),
         "graphs": graphs,
-        "bundle_mb": weights * (2 if packs_weights(recipe.backend) else 1),
+        "bundle_mb": weights * (2 if recipe.backend.copies_weights else 1),
         "run_memory_mb": weights + caches,
         "build_memory_mb": (_BUILD_COPIES * loaded + _LIBRARY_BYTES) / _MB,
-        "build_seconds": None if isinstance(recipe.backend, TensorRTBackend) else _seconds(outlines, loaded),
+        "build_seconds": None if recipe.backend.compiles else _seconds(outlines, loaded),
         "notes": [f"{outline.name}: {note}" for outline in outlines.values() for note in outline.notes],
         "open": [*_open(recipe, outlines)],
     }
 
 
-def _graph(recipe: Recipe, side: str, outline: Outline) -> dict[str, Any]:
+def _graph(recipe: Recipe, side: str, outline: "Outline") -> dict[str, Any]:
     shape, width = outline.skeleton, _BYTES[recipe.precision]
     layout = shape.layout
     token = None if layout is None else sum(
@@ -83,7 +90,7 @@ def _graph(recipe: Recipe, side: str, outline: Outline) -> dict[str, Any]:
     }
 
 
-def _weight_bytes(recipe: Recipe, side: str, outline: Outline) -> float:
+def _weight_bytes(recipe: Recipe, side: str, outline: "Outline") -> float:
     """Linear layers and LM head in their formats with a scale per block, all else in the recipe's precision."""
     shape, width = outline.skeleton, _BYTES[recipe.precision]
     integers = recipe.weights_of(side)
@@ -99,12 +106,12 @@ def _weight_bytes(recipe: Recipe, side: str, outline: Outline) -> float:
     return shape.linear_elements * stored["linear"] + shape.head_elements * stored["head"] + rest * width
 
 
-def _seconds(outlines: dict[str, Outline], loaded: float) -> float:
+def _seconds(outlines: dict[str, "Outline"], loaded: float) -> float:
     layers = sum(outline.facts.layers for outline in outlines.values())
     return _START_SECONDS + _SECONDS_PER_LAYER * layers + _SECONDS_PER_GB * loaded / _GB
 
 
-def _open(recipe: Recipe, outlines: dict[str, Outline]) -> list[str]:
+def _open(recipe: Recipe, outlines: dict[str, "Outline"]) -> list[str]:
     """What only the build can tell, in words."""
     left = ["whether the weights fit the config and the graph equals PyTorch is found by the build"]
     for side, outline in outlines.items():
@@ -115,7 +122,7 @@ def _open(recipe: Recipe, outlines: dict[str, Outline]) -> list[str]:
             )
     if isinstance(recipe.draft, (EagleDraft, MedusaDraft, ModelDraft)) and "draft" not in outlines:
         left.append("the draft's own files are read by the build: its sizes are not counted here")
-    if isinstance(recipe.backend, TensorRTBackend):
+    if recipe.backend.compiles:
         left.append(f"how long {recipe.backend.kind} compiles depends on the device and is not estimated")
     return left
 

@@ -35,6 +35,7 @@ class SpecexportExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # o
     def run(self) -> None:
         """Builds, prints the bundle's path, and exits 1 with one line for what a user can cause."""
         from specexport.build import build
+        from specexport.cache.context import BuildContext
         from specexport.recipe.naming import naming_file
         from specexport.recipe.schema import load_recipe
         from specruntime.errors import SpecError
@@ -42,7 +43,7 @@ class SpecexportExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # o
         try:
             recipe = load_recipe(self.args.recipe)
             with naming_file(self.args.recipe):
-                output = build(recipe, self.args.output, force=self.args.force, announce=_announce)
+                output = build(recipe, self.args.output, BuildContext(self.args.force, _announce))
         except SpecError as error:
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(1) from None

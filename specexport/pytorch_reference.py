@@ -12,7 +12,7 @@ import torch
 from transformers import CompileConfig, GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
-from specexport.build import RECIPE_NAME
+from specexport.bundle.record import RECIPE_NAME
 from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.checkpoints.outline import outline_recipe
 from specexport.errors import SourceError, reason_of

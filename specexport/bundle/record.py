@@ -1,68 +1,69 @@
-"""What a bundle says of itself: the manifest a runtime reads, and the build record a person reads."""
+"""Writes a bundle, and what it says of itself: the manifest a runtime reads, the build record a person reads."""
 
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from shutil import copyfile, copytree
 
-from specexport.bundle.times import ProfileTimes
-from specexport.bundle.up_to_date import LIBRARIES
-from specexport.bundle.writer import record_files
+import yaml
+
+from specexport.backends import BackendBuild
+from specexport.bundle.times import ProfileTimes, measure_profile_times
+from specexport.bundle.up_to_date import LIBRARIES, is_in_use
+from specexport.bundle.writer import record_files, staged_bundle, write_build_record, write_manifest
+from specexport.cache.context import BuildContext
 from specexport.draft_kinds.canonical import read_tapped
 from specexport.draft_kinds.manifest import adaptive_spec, draft_spec
-from specexport.graph.compiled import CompiledGraph
-from specexport.graph.shared_weights import SHARED_GRAPH_NAME
-from specexport.parity.draft import DraftParityReport
-from specexport.parity.fidelity import FidelityReport
-from specexport.parity.target import ParityReport
+from specexport.graph.built import BuiltGraph
 from specexport.recipe.schema import EagleDraft, MedusaDraft, Recipe
-from specexport.tensorrt.compile import CompiledEngine
 from specexport.tokenizer.files import describe_tokenizer
+from specruntime.bundle import load_manifest
 from specruntime.manifest.schema import (
     SCHEMA_VERSION,
     CheckPrompt,
     CheckSpec,
     DraftSpec,
-    GraphSpec,
     Manifest,
-    PrepackedWeights,
 )
 
+RECIPE_NAME = "recipe.yaml"
 
-@dataclass(frozen=True)
-class BuiltGraph:
-    """A compiled graph past its parity check.
 
-    `engine`: the compiler's report, where one made an engine file.
-    `fidelity`: what the weights' format costs, where the recipe gives a text.
-    `warnings`: what people should know of it.
-    `prepacked`: its packed weights in the bundle.
-    `shared`: its weight files there, where some are another graph's.
+def write_bundle(
+    output: Path,
+    key: str,
+    recipe: Recipe,
+    backend: BackendBuild,
+    graphs: Mapping[str, BuiltGraph],
+    context: BuildContext,
+) -> None:
+    """Write graphs, tokenizer and records, and put them into the place of `output` as a whole.
+
+    `key`: of what the bundle is built from. Raises `BundleNotWritten`.
     """
+    context.announce("writing the bundle")
+    with staged_bundle(output) as root:
+        for name, graph in graphs.items():
+            _copy_graph(graph, root / name)
+        graphs = backend.place(graphs, root, context)
+        if (tokenizer := graphs["target"].compiled.canonical.tokenizer) is not None:
+            copytree(tokenizer, root / "tokenizer")
+        document = recipe.model_dump(mode="json")
+        (root / RECIPE_NAME).write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+        context.announce("timing the widths")
+        times = {name: measure_profile_times(graph.placed(name), root) for name, graph in graphs.items()}
+        write_build_record(root, {"key": key, **build_record(recipe, graphs, times)})
+        write_manifest(root, bundle_manifest(recipe, graphs, times, root))
+        load_manifest(root, verify=False)
+        is_in_use(output, root)
 
-    compiled: CompiledGraph
-    parity: ParityReport | DraftParityReport
-    engine: CompiledEngine | None = None
-    fidelity: FidelityReport | None = None
-    warnings: tuple[str, ...] = ()
-    prepacked: PrepackedWeights | None = None
-    shared: tuple[str, ...] = ()
 
-    def placed(self, directory: str) -> GraphSpec:
-        """The manifest's entry of the graph, its file in `directory` of the bundle."""
-        spec = self.compiled.spec
-        profiles = tuple(
-            p if p.file is None else p.model_copy(update={"file": f"{directory}/{p.file}"})
-            for p in spec.profiles
-        )
-        engine = spec.engine
-        if self.prepacked is not None:
-            engine = engine.model_copy(update={"prepacked": self.prepacked})
-        file = SHARED_GRAPH_NAME if self.shared else f"{directory}/{spec.file}"
-        return spec.model_copy(
-            update={"file": file, "weights": self.shared, "profiles": profiles, "engine": engine}
-        )
+def _copy_graph(graph: BuiltGraph, destination: Path) -> None:
+    destination.mkdir()
+    for name in graph.compiled.files:
+        copyfile(graph.compiled.directory / name, destination / name)
 
 
 def build_record(

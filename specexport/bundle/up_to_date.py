@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from specexport.backends import backend_of
 from specexport.bundle.writer import BUILD_RECORD_NAME
 from specexport.cache.code_digest import code_digest
-from specexport.cache.entries import text_sha256
-from specexport.recipe.backends import packs_weights
+from specexport.cache.entries import cache_directory, text_sha256
+from specexport.cache.held_entries import hold
 from specexport.recipe.schema import Recipe
 from specruntime.bundle import load_manifest
-from specruntime.engines.prepacked import architecture, processor_features
 from specruntime.errors import SpecError
+from specruntime.manifest.schema import MANIFEST_NAME
 
 LIBRARIES = (
     "specexport",
@@ -35,14 +36,17 @@ def default_output(recipe: Recipe) -> Path:
 def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
     """Of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and libraries, and the
     processor where weights are packed for it."""
-    backend = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}.get(recipe.backend.kind)
-    quantiser = ["nvidia-modelopt"] if recipe.engine_weights is not None else []
-    named = (*LIBRARIES, *([backend] if backend else []), *quantiser)
-    libraries = [f"{name} {_version(name)}" for name in named]
-    processor = [architecture(), *(processor_features() or ())] if packs_weights(recipe.backend) else []
+    backend = backend_of(recipe.backend)
+    libraries = [f"{name} {_version(name)}" for name in (*LIBRARIES, *backend.libraries(recipe))]
     written = [recipe.model_dump_json(), *recipe.left_to_checkpoint]
-    parts = [*written, code_digest("specexport.build"), *digests.values(), *libraries, *processor]
+    parts = [*written, code_digest("specexport.build"), *digests.values(), *libraries, *backend.processor()]
     return text_sha256("|".join(parts))
+
+
+def is_in_use(output: Path, root: Path) -> bool:
+    """Hold the bundle in `root` where `output`, its place, lies in the cache; False if there is none to hold."""
+    cached = cache_directory().resolve() in output.resolve().parents
+    return not cached or hold(root / MANIFEST_NAME)
 
 
 def is_current(output: Path, key: str) -> bool:

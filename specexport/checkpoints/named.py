@@ -1,8 +1,8 @@
 """The checkpoints a recipe names: "target", and "draft" where another checkpoint drafts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from specexport.checkpoints.digests import checkpoint_digests
+from specexport.cache.context import Announce
 from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.checkpoints.locate import locate_draft
 from specexport.checkpoints.outline import require_positions
@@ -22,24 +22,19 @@ from specexport.recipe.schema import EagleDraft as EagleRecipe
 from specexport.recipe.schema import MedusaDraft as MedusaRecipe
 from specexport.recipe.schema import ModelDraft, Recipe
 
-Announce = Callable[[str], None]
 FeatureDraft = EagleDraft | Eagle3Draft | MedusaHeads
 
 
 class RecipeCheckpoints:
-    """Loaded when first needed and kept until `release`; the digests cost no loading.
+    """Loaded when first needed and kept as long as this object.
 
-    Raises what `load_checkpoint`, `load_eagle`, `load_medusa` and `checkpoint_digests` raise.
+    Raises what `load_checkpoint`, `load_eagle` and `load_medusa` raise.
     """
 
-    def __init__(self, recipe: Recipe, announce: Announce, digests: Mapping[str, str] | None = None) -> None:
-        """`digests`: `checkpoint_digests` of the recipe, where they are known; else the files are fetched here."""
+    def __init__(self, recipe: Recipe, announce: Announce) -> None:
         self._recipe = recipe
-        self.announce = announce
+        self._announce = announce
         self._loaded: dict[str, Checkpoint] = {}
-        if digests is None:
-            announce("fetching the checkpoint")
-        self.digests = checkpoint_digests(recipe) if digests is None else digests
 
     def loader(self, name: str) -> Callable[[], Checkpoint]:
         return lambda: self._load(name)
@@ -49,19 +44,15 @@ class RecipeCheckpoints:
         draft, target = self._recipe.draft, self._load("target")
         assert isinstance(draft, (EagleRecipe, MedusaRecipe)), "only these read features"
         side = draft_target(target.model, name=target.name, vocab_size=target.vocab_size)
-        self.announce("loading the draft into PyTorch")
+        self._announce("loading the draft into PyTorch")
         with naming_source("draft"):
             return _feature_draft(draft, side), side
-
-    def release(self) -> None:
-        """Frees the PyTorch weights."""
-        self._loaded.clear()
 
     def _load(self, name: str) -> Checkpoint:
         if name not in self._loaded:
             recipe = self._recipe
             target = self._load("target") if name == "draft" else None
-            self.announce(f"loading the {name} into PyTorch")
+            self._announce(f"loading the {name} into PyTorch")
             spec = recipe.draft if name == "draft" and isinstance(recipe.draft, ModelDraft) else recipe.target
             loaded = load_checkpoint(spec, recipe.precision, target=target)
             require_positions(recipe, name, loaded.name, loaded.config)

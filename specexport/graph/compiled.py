@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -28,12 +29,12 @@ from specexport.graph.files import (
 from specexport.graph.plan import PLAIN, GraphPlan
 from specexport.graph.plan_checks import check_plan, plan_profiles, require_layers
 from specexport.passes import GraphPass, PassReport, run_passes
-from specexport.passes.pipeline import onnxruntime_passes, plan_passes
+from specexport.passes.pipeline import plan_passes
 from specexport.quiet import quiet
-from specexport.recipe.schema import Backend
-from specexport.tensorrt.lowering import tensorrt_passes
-from specexport.tensorrt.options import TensorRTBackend
 from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile
+
+if TYPE_CHECKING:
+    from specexport.backends import BackendBuild
 
 _MINIMUM_ONNXRUNTIME = "1.32.0"
 _LIBRARIES = ("transformers", "onnx-ir", "onnxscript", "onnxruntime")
@@ -65,7 +66,7 @@ class CompiledGraph:
 
 def compile_graph(
     canonical: CanonicalGraph,
-    backend: Backend,
+    backend: "BackendBuild",
     *,
     profiles: tuple[Profile, ...],
     batch: int,
@@ -75,18 +76,18 @@ def compile_graph(
     """The variant of `canonical` that `plan` asks for, for `backend`; from the cache where nothing that shapes it
     changed, unless `force`.
 
-    A TensorRT variant is still ONNX here: `specexport.tensorrt.build_engine` makes its engine once it has passed the
-    parity check. With a draft path the profiles compute the full path, and one more, `DRAFT_PROFILE`, the draft's.
+    Every variant is still ONNX here: a backend that compiles an engine does so once it has passed the parity check.
+    With a draft path the profiles compute the full path, and one more, `DRAFT_PROFILE`, the draft's.
 
     Raises `CheckpointUnsupported` where the checkpoint has not what the plan needs.
     """
     check_plan(plan, canonical)
-    passes = _passes(backend, batch, plan)
+    passes = (*plan_passes(plan), *backend.passes(plan, batch))
     parts = {
         "canonical": canonical.key,
-        "passes": _describe_backend(backend, batch),
+        "passes": backend.decides_passes(batch),
         "plan": plan.describe(),
-        "code": code_digest(__name__),
+        "code": code_digest(__name__, backend.passes_module),
         **{library: version(library) for library in _LIBRARIES},
     }
     key = text_sha256(json.dumps(parts, sort_keys=True))
@@ -99,40 +100,16 @@ def compile_graph(
     cached_entry(place, fill, force=force)
     record = read_record(place)
     spec = GraphSpec.model_validate_json(json.dumps(record["spec"]))
+    engine = backend.host_engine(_MINIMUM_ONNXRUNTIME)
     windows = plan_profiles(plan, [tensor.name for tensor in spec.outputs], profiles)
     return CompiledGraph(
         key=key,
         directory=place,
         files=(GRAPH_NAME, WEIGHTS_NAME, *((PATH_NAME,) if plan.draft_layers else ())),
-        spec=spec.model_copy(update={"profiles": windows, "batch": batch, "engine": _engine(backend)}),
+        spec=spec.model_copy(update={"profiles": windows, "batch": batch, "engine": engine}),
         passes=tuple(PassReport(r["name"], r["changed"], tuple(r["reasons"])) for r in record["passes"]),
         canonical=canonical,
         plan=plan,
-    )
-
-
-def _passes(backend: Backend, batch: int, plan: GraphPlan) -> tuple[GraphPass, ...]:
-    if isinstance(backend, TensorRTBackend):
-        assert not plan.draft_layers, (
-            "an engine computes all its outputs: layers are kept in one of their own"
-        )
-        return (*plan_passes(plan), *tensorrt_passes(batch))
-    return (*plan_passes(plan), *onnxruntime_passes(backend.provider, plan))
-
-
-def _describe_backend(backend: Backend, batch: int) -> list[str | int]:
-    """What `_passes` depends on besides the plan, for the cache key."""
-    if isinstance(backend, TensorRTBackend):
-        return ["tensorrt", batch]
-    return ["onnxruntime", backend.provider]
-
-
-def _engine(backend: Backend) -> OnnxRuntimeEngine:
-    """How ONNX Runtime runs the variant: for good, or, for TensorRT, on the host for the parity check."""
-    if isinstance(backend, TensorRTBackend):
-        return OnnxRuntimeEngine(minimum_version=_MINIMUM_ONNXRUNTIME)
-    return OnnxRuntimeEngine(
-        provider=backend.provider, minimum_version=_MINIMUM_ONNXRUNTIME, threads=backend.threads
     )
 
 

@@ -20,22 +20,12 @@ from specexport.graph.files import WEIGHTS_NAME
 from specexport.parity.host import opened_context
 from specruntime.engines.prepacked import architecture, processor_features
 from specruntime.engines.protocol import Context
-from specruntime.errors import BackendIncompatible
 from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, PrepackedWeights
 
 PACKED_NAME = "packed.onnx"
 _SAVED = "saved.onnx", "saved.weights"
 _ALIGNMENT = 4096  # a page, so that a mapping begins where its weight does; kernels load 64 bytes at a time
 _PACKED_KEY = "prepacked"  # what the keys of packed weights begin with in a tensor's `external_data`
-
-
-def require_processor() -> None:
-    """Raises `BackendIncompatible` where this system does not tell for what processor it packs."""
-    if processor_features() is None:
-        raise BackendIncompatible(
-            "backend.prepacked: this system does not tell the processor's features (/proc/cpuinfo), so a host could "
-            "not know whether the packed weights are for it: leave it out, or build on Linux"
-        )
 
 
 def pack_weights(spec: GraphSpec, root: Path) -> PrepackedWeights | None:
@@ -59,7 +49,7 @@ def pack_weights(spec: GraphSpec, root: Path) -> PrepackedWeights | None:
         return None
     onnx.save(graph, path.with_name(PACKED_NAME))
     features = processor_features()
-    assert features is not None, "require_processor was called first"
+    assert features is not None, "the backend checked the machine first"
     packed = PrepackedWeights(
         file=Path(spec.file).with_name(PACKED_NAME).as_posix(),
         version=onnxruntime.__version__,

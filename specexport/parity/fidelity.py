@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexport.cache.code_digest import code_digest
+from specexport.cache.context import BuildContext
 from specexport.cache.entries import entry_digest
 from specexport.cache.measured import measured_once
 from specexport.checkpoints.check_prompts import encode_text
@@ -21,7 +22,7 @@ from specexport.graph.compiled import CompiledGraph
 from specexport.graph.plan import LinearPlan
 from specexport.parity.host import on_host, opened_context
 from specexport.passes.quantize_weights import ROUNDED, QuantizeWeights
-from specexport.recipe.schema import Fidelity
+from specexport.recipe.schema import Fidelity, Recipe
 from specruntime.engines.windows import Feeder
 from specruntime.manifest.schema import GraphSpec, Profile
 
@@ -129,6 +130,22 @@ def check_fidelity(
 
     record = measured_once("fidelity", parts, measure, force=force)
     return FidelityReport(**{key.name: record[key.name] for key in fields(FidelityReport)})
+
+
+def judge_fidelity(
+    recipe: Recipe, graph: CompiledGraph, twin: CompiledGraph, context: BuildContext
+) -> FidelityReport | None:
+    """Fidelity on the recipe's text; None without one.
+
+    Raises `FidelityError` where a limit of the recipe is not kept.
+    """
+    if recipe.fidelity is None:
+        return None
+    context.announce("comparing the weights with the checkpoint's on the recipe's text")
+    report = check_fidelity(graph, twin, recipe.fidelity, force=context.force)
+    context.announce(report.line())
+    require_fidelity(report, recipe.fidelity, recipe.shown_precision)
+    return report
 
 
 _CURES = {

@@ -1,10 +1,12 @@
 """The part of a recipe that says what runs the graphs: one class per kind of backend."""
 
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from specexport.recipe.sources import RecipePart
+from specexport.recipe.weights import EngineWeights
 from specexport.tensorrt.options import TensorRTBackend
 from specruntime.manifest.numbers import MAX_PROFILES, Size, Threads
 
@@ -37,17 +39,37 @@ class OnnxRuntimeBackend(RecipePart):
         return ("fp32", "fp16") if self.provider == "cpu" else ("fp32", "fp16", "bf16")
 
     @property
+    def takes_integers(self) -> bool:
+        """Whether its kernels take int8 and int4 weights."""
+        return self.provider == "cpu"
+
+    @property
+    def copies_weights(self) -> bool:
+        """Whether a bundle holds the weights a second time."""
+        return self.prepacked
+
+    @property
+    def compiles(self) -> bool:
+        """Whether a build compiles engines for a device."""
+        return False
+
+    def weight_conflicts(
+        self, weights: EngineWeights | None, precision: str, said: str, stored: Collection[str]
+    ) -> Iterator[str]:
+        """One line where there are `weights` of an engine."""
+        if weights is not None:
+            yield (
+                f"weights: found {weights.format} with this backend, expected backend.kind tensorrt or tensorrt_rtx; "
+                "onnxruntime on the CPU takes int8 and int4"
+            )
+
+    @property
     def precision_advice(self) -> str:
         """What to do about a precision that is not among them."""
         return "ONNX Runtime has few bf16 kernels on the CPU; bf16 needs backend.provider: cuda or tensorrt"
 
 
 Backend = Annotated[OnnxRuntimeBackend | TensorRTBackend, Field(discriminator="kind")]
-
-
-def packs_weights(backend: Backend) -> bool:
-    """Whether the backend's kernels get their weights packed at build."""
-    return isinstance(backend, OnnxRuntimeBackend) and backend.prepacked
 
 
 def _sizes(value: Any) -> Any:

@@ -8,7 +8,7 @@ can be checked on any machine. `load_recipe` reads one from YAML (`recipe_yaml`)
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -47,12 +47,7 @@ from specexport.recipe.sources import (
 from specexport.recipe.trees import Lengths, LookupWindow, most_drafted
 from specexport.recipe.weights import EngineWeights, Fidelity, OwnGraph, Weights
 from specexport.recipe.yaml import read_yaml
-from specexport.tensorrt.capability import capable_names
-from specexport.tensorrt.options import TensorRTBackend
 from specruntime.manifest.numbers import Size
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "Backend",
@@ -301,11 +296,10 @@ def _precision(recipe: "Recipe") -> Iterator[str]:
 def _weights(recipe: "Recipe") -> Iterator[str]:
     if recipe.weights is None and recipe.fidelity is not None:
         yield "fidelity: found without weights, which it judges; name a weights.format or leave it out"
-    runs_on_cpu = isinstance(recipe.backend, OnnxRuntimeBackend) and recipe.backend.provider == "cpu"
     for key, weights in (("weights", recipe.weights), ("draft.weights", recipe.weights_of("draft"))):
         if not isinstance(weights, Weights) or (key == "draft.weights" and weights is recipe.weights):
             continue
-        if not runs_on_cpu:
+        if not recipe.backend.takes_integers:
             yield (
                 f"{key}: found {weights.format} with this backend, expected backend.kind onnxruntime with "
                 f"provider cpu, whose kernels take them; leave {key} out elsewhere, or give tensorrt and "
@@ -316,31 +310,9 @@ def _weights(recipe: "Recipe") -> Iterator[str]:
 
 
 def _engine(recipe: "Recipe") -> Iterator[str]:
-    weights, backend = recipe.engine_weights, recipe.backend
-    if weights is not None and not isinstance(backend, TensorRTBackend):
-        yield (
-            f"weights: found {weights.format} with this backend, expected backend.kind tensorrt or tensorrt_rtx; "
-            "onnxruntime on the CPU takes int8 and int4"
-        )
-    if not isinstance(backend, TensorRTBackend):
-        return
-    if weights is not None and recipe.precision == "fp32":
-        said = _found(recipe, "precision")
-        yield f"precision: {said} with weights {weights.format}, expected fp16 or bf16"
-        return
-    if weights is not None and (backend.refit or backend.strip_weights):
-        key = "refit" if backend.refit else "strip_weights"
-        yield (
-            f"backend.{key}: found true with weights {weights.format}; engines over them were never refitted, "
-            "leave one of both out"
-        )
-    capable = capable_names(backend.kind, recipe.stored_formats)
-    beyond = [name for name in backend.compute_capabilities if name not in capable]
-    if beyond:
-        yield (
-            f"backend.compute_capabilities: found {', '.join(beyond)} with {' and '.join(recipe.stored_formats)}, "
-            f"expected some of {', '.join(capable)}"
-        )
+    yield from recipe.backend.weight_conflicts(
+        recipe.engine_weights, recipe.precision, _found(recipe, "precision"), recipe.stored_formats
+    )
 
 
 def _lookup(draft: Draft) -> LookupWindow | None:

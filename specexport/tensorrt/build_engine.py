@@ -11,12 +11,12 @@ from pathlib import Path
 import onnx_ir as ir
 
 from specexport.cache.code_digest import code_digest
+from specexport.cache.context import Progress
 from specexport.cache.entries import cache_directory, cached_entry, text_sha256, write_record
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.files import GRAPH_NAME, WEIGHTS_NAME
 from specexport.tensorrt.capability import CAPABILITIES
 from specexport.tensorrt.compile import LAYERS_NAME, CompiledEngine, CompileRequest, compile_engine
-from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.lowering import split_attention_names
 from specexport.tensorrt.machine import check_machine
 from specexport.tensorrt.options import TensorRTBackend

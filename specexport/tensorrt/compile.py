@@ -15,9 +15,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from specexport.cache.context import Progress
 from specexport.errors import BuildError
 from specexport.tensorrt.engine_report import EngineReport, ShapeRange, judge, read_network
-from specexport.tensorrt.journal import Journal, Progress, open_journal, open_monitor
+from specexport.tensorrt.journal import Journal, open_journal, open_monitor
 from specexport.tensorrt.layers import parse_listing
 from specexport.tensorrt.options import TensorRTBackend
 from specexport.tensorrt.profiles import SymbolicInput, WindowShape, shared_profile, static_profiles

@@ -4,12 +4,10 @@ Owns the subclasses of the library's callback types: its logger and its progress
 being built.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-# phase, steps done, steps in all
-Progress = Callable[[str, int, int], None]
+from specexport.cache.context import Progress
 
 
 @dataclass

@@ -3,11 +3,12 @@
 Owns the keys and their rules. Knows nothing of graphs; needs neither library installed.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from specexport.recipe.weights import EngineWeights
 from specexport.tensorrt.capability import CAPABILITIES, capable_names
 
 Precision = Literal["fp32", "fp16", "bf16"]
@@ -61,6 +62,45 @@ class TensorRTBackend(BaseModel):
     def precisions(self) -> tuple[Precision, ...]:
         """What has a fused attention kernel; fp32 has none and builds only where attention may be decomposed."""
         return ("fp16", "bf16", "fp32") if self.decomposable_attention else ("fp16", "bf16")
+
+    @property
+    def takes_integers(self) -> bool:
+        """Not int8 or int4 as ONNX Runtime's kernels take them."""
+        return False
+
+    @property
+    def copies_weights(self) -> bool:
+        """An engine holds its weights once."""
+        return False
+
+    @property
+    def compiles(self) -> bool:
+        """A build compiles engines for a device."""
+        return True
+
+    def weight_conflicts(
+        self, weights: EngineWeights | None, precision: str, said: str, stored: Collection[str]
+    ) -> Iterator[str]:
+        """One line for each rule between this section and `weights` that is not kept.
+
+        `said`: how messages show the precision; `stored`: every format that a device must have arithmetic for.
+        """
+        if weights is not None and precision == "fp32":
+            yield f"precision: {said} with weights {weights.format}, expected fp16 or bf16"
+            return
+        if weights is not None and (self.refit or self.strip_weights):
+            key = "refit" if self.refit else "strip_weights"
+            yield (
+                f"backend.{key}: found true with weights {weights.format}; engines over them were never refitted, "
+                "leave one of both out"
+            )
+        capable = capable_names(self.kind, stored)
+        beyond = [name for name in self.compute_capabilities if name not in capable]
+        if beyond:
+            yield (
+                f"backend.compute_capabilities: found {', '.join(beyond)} with {' and '.join(stored)}, "
+                f"expected some of {', '.join(capable)}"
+            )
 
     @property
     def precision_advice(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from specexport.build import build
+from specexport.cache.context import BuildContext
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.draft_models import draft_target, save_draft
 from specexport.draft_models.random_drafts import random_eagle
@@ -73,7 +74,7 @@ def test_build_records_hold_parity_and_times_of_both_graphs(bundles: dict[str, P
 
 def test_a_second_build_changes_nothing(bundles: dict[str, Path]) -> None:
     heard: list[str] = []
-    build(draft_recipe("eagle3"), bundles["eagle3"], announce=heard.append)
+    build(draft_recipe("eagle3"), bundles["eagle3"], BuildContext(announce=heard.append))
     assert heard[-1] == "nothing changed"
 
 
@@ -102,7 +103,7 @@ def test_a_draft_from_files_builds_and_one_for_another_target_is_refused_before_
     manifest = load_manifest(build(mine, tmp_path / "mine.bundle"))
     assert manifest.draft.kind == "eagle3"
 
-    monkeypatch.setattr("specexport.build.export_canonical", None)
+    monkeypatch.setattr("specexport.graph.wanted.export_canonical", None)
     document = mine.model_dump(mode="json")
     document["target"]["source"]["random"]["seed"] = 7  # the same sizes, other embeddings
     with pytest.raises(CheckpointUnsupported, match=r"target_embeddings_sha256 is .* hash to"):
@@ -135,7 +136,7 @@ def test_a_build_says_what_the_drafts_layer_ids_are_taken_to_mean_and_inspect_wh
     config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}
     (place / "config.json").write_text(json.dumps(config))
     heard: list[str] = []
-    build(_changed("eagle3", source=str(place)), tmp_path / "bundle", announce=heard.append)
+    build(_changed("eagle3", source=str(place)), tmp_path / "bundle", BuildContext(announce=heard.append))
     assert any("warning" in line and "draft.layer_ids: {leaving: [0, 1, 3]}" in line for line in heard)
     assert (
         "on what enters layers 0, 1, 3 of the target (config.json's [0, 1, 3], taken to be entering)"
@@ -143,7 +144,7 @@ def test_a_build_says_what_the_drafts_layer_ids_are_taken_to_mean_and_inspect_wh
     )
     heard.clear()
     stated = _changed("eagle3", source=str(place), layer_ids={"leaving": [0, 1, 3]})
-    build(stated, tmp_path / "bundle", announce=heard.append)
+    build(stated, tmp_path / "bundle", BuildContext(announce=heard.append))
     assert not any("warning" in line for line in heard)
     assert (
         "on what enters layers 1, 2, 4 of the target (the recipe: what is leaving layers 0, 1 and 3)"

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from specexport.build import build
+from specexport.cache.context import BuildContext
 from specexport.cache.entries import CACHE_VARIABLE
 from specexport.recipe.schema import Recipe
 from specruntime.bundle import load_manifest
@@ -31,7 +32,7 @@ def test_a_draft_has_an_engine_of_its_own(
     document |= {"precision": "fp16", "backend": {"kind": "tensorrt_rtx"}}
     document["parity"]["tolerance"] = 0.2
     heard: list[str] = []
-    root = build(Recipe.model_validate(document), tmp_path / "it.bundle", announce=heard.append)
+    root = build(Recipe.model_validate(document), tmp_path / "it.bundle", BuildContext(announce=heard.append))
     manifest = load_manifest(root)
     graph = draft_graph(manifest.draft)
     assert graph is not None and isinstance(graph.engine, TensorRTEngine)

@@ -59,12 +59,13 @@ def test_the_command_builds_with_its_options(
     from argparse import ArgumentParser
 
     import specexport.build
+    from specexport.cache.context import BuildContext
     from specexport.optimum_plugin import SpecexportExportCommand
 
     calls: list[tuple[object, ...]] = []
 
-    def build(recipe: object, output: Path, *, force: bool, announce: object) -> Path:
-        calls.append((getattr(recipe, "name", None), output, force))
+    def build(recipe: object, output: Path, context: BuildContext) -> Path:
+        calls.append((getattr(recipe, "name", None), output, context.force))
         return output
 
     monkeypatch.setattr(specexport.build, "build", build)

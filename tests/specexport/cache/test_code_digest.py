@@ -28,7 +28,8 @@ WINGS = {
 STAGES = {
     "canonical": ("specexport.graph.canonical", LOADER),
     "canonical draft": ("specexport.draft_kinds.canonical", LOADER),
-    "compiled": ("specexport.graph.compiled",),
+    "compiled": ("specexport.graph.compiled", "specexport.passes.pipeline"),
+    "compiled for an engine": ("specexport.graph.compiled", "specexport.tensorrt.lowering"),
     "parity": ("specexport.parity.target",),
     "draft parity": ("specexport.parity.draft",),
     "fidelity": ("specexport.parity.fidelity",),
@@ -53,7 +54,11 @@ DECIDED_BY = {
     ),
     "compiled": (
         "specexport/passes/quantize_weights.py", "specexport/passes/weight_blocks.py", "specexport/graph/plan.py",
-        "specexport/tensorrt/lowering/attention_inputs.py", "specexport/graph/compiled.py",
+        "specexport/graph/compiled.py",
+    ),
+    "compiled for an engine": (
+        "specexport/tensorrt/lowering/attention_inputs.py", "specexport/graph/plan.py",
+        "specexport/passes/layer_path.py", "specexport/graph/compiled.py",
     ),
     "parity": (
         "specexport/parity/target.py", "specexport/parity/path.py", "specexport/parity/host.py",

@@ -22,6 +22,7 @@ from specexport.cache.contents import (
     parse_age,
     prune_cache,
 )
+from specexport.cache.context import BuildContext
 from specexport.cache.entries import SEAL_NAME, cached_entry, is_intact
 from specexport.cache.held_entries import entries_held, hold, taken
 from specexport.cli import main
@@ -276,7 +277,9 @@ def test_a_build_keeps_the_cache_within_its_limit_and_what_it_used_itself(
         made(cache, "compiled", f"used-{day}-days-ago", day * DAY)
     said: list[str] = []
     monkeypatch.setenv(LIMIT_VARIABLE, "1KB")
-    build(load_recipe(RECIPES / "tiny-random.yaml"), tmp_path / "x.bundle", announce=said.append)
+    build(
+        load_recipe(RECIPES / "tiny-random.yaml"), tmp_path / "x.bundle", BuildContext(announce=said.append)
+    )
     assert not set(names(cache)) & set(names_of(1, 2, 3))
     kinds = {entry.kind for entry in cache_entries()}
     assert kinds == {"canonical", "compiled", "parity", "tokenizers"}, "its own entries"

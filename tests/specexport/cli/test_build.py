@@ -19,13 +19,13 @@ from tests.conftest import RECIPES
 TINY = RECIPES / "tiny-random.yaml"
 HANG_BEFORE_THE_MANIFEST = """
 import sys, time
-import specexport.build
+import specexport.bundle.record
 from specexport.cli import main
 def hang(*arguments):
     sys.stderr.write("staged\\n")
     sys.stderr.flush()
     time.sleep(600)
-specexport.build.write_manifest = hang
+specexport.bundle.record.write_manifest = hang
 main(sys.argv[1:])
 """
 BUILD = "import sys; from specexport.cli import main; main(sys.argv[1:])"
@@ -78,7 +78,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
 
     output = tmp_path / "tiny.bundle"
     with monkeypatch.context() as patched:
-        patched.setattr("specexport.build.write_build_record", full)
+        patched.setattr("specexport.bundle.record.write_build_record", full)
         result = build(output)
     assert result.exit_code == 1
     line = result.stderr.splitlines()[-1]
@@ -95,7 +95,7 @@ def test_a_full_disk_leaves_the_old_bundle_as_it_was(tmp_path: Path, monkeypatch
 
     (output / "build.json").write_text("{}")  # no longer what was built, so it is built again
     before = (output / "manifest.json").read_bytes()
-    monkeypatch.setattr("specexport.build.write_build_record", full)
+    monkeypatch.setattr("specexport.bundle.record.write_build_record", full)
     assert build(output).exit_code == 1
     assert (output / "manifest.json").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [output.name]

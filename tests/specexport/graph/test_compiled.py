@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specexport.backends import backend_of
 from specexport.cache.entries import CACHE_VARIABLE
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.errors import CheckpointUnsupported, ParityError
@@ -34,7 +35,9 @@ def canonical(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CanonicalGra
 
 
 def compiled(canonical: CanonicalGraph, plan: GraphPlan) -> CompiledGraph:
-    return compile_graph(canonical, BACKEND, profiles=target_profiles([4], 16), batch=1, plan=plan)
+    return compile_graph(
+        canonical, backend_of(BACKEND), profiles=target_profiles([4], 16), batch=1, plan=plan
+    )
 
 
 def test_features_are_an_output_held_to_pytorch(canonical: CanonicalGraph) -> None:

@@ -16,6 +16,7 @@ import onnx
 import pytest
 import yaml
 
+from specexport.backends import backend_of
 from specexport.bench.sharing_probe import probe
 from specexport.build import build
 from specexport.bundle.up_to_date import build_key
@@ -25,7 +26,7 @@ from specexport.errors import BuildError, RecipeError
 from specexport.graph.canonical import CanonicalGraph, export_canonical
 from specexport.graph.compiled import CompiledGraph, compile_graph
 from specexport.graph.files import target_profiles
-from specexport.graph.packed import PACKED_NAME, pack_weights, require_processor
+from specexport.graph.packed import PACKED_NAME, pack_weights
 from specexport.graph.plan import GraphPlan, LinearPlan, WeightPlan
 from specexport.recipe.schema import OnnxRuntimeBackend, Precision, Recipe, load_recipe
 from specruntime.bundle import load_manifest, open_bundle
@@ -149,7 +150,9 @@ def test_every_width_computes_the_same_bits(
     cache_of_module: None, precision: Precision, weights: WeightPlan | None, tmp_path: Path
 ) -> None:
     plan, canonical = GraphPlan(weights=weights), exported(precision)
-    graph = compile_graph(canonical, BACKEND, profiles=target_profiles([2, 6], 16), batch=1, plan=plan)
+    graph = compile_graph(
+        canonical, backend_of(BACKEND), profiles=target_profiles([2, 6], 16), batch=1, plan=plan
+    )
     spec = placed(graph, tmp_path)
     before = (tmp_path / "target" / "graph.weights").read_bytes()
     packed = with_packed(spec, tmp_path)
@@ -161,7 +164,7 @@ def test_every_width_computes_the_same_bits(
 
 def test_packed_weights_begin_at_pages(canonical: CanonicalGraph, tmp_path: Path) -> None:
     """Kernels load them by whole vectors, and a page of one file is a page of another process."""
-    graph = compile_graph(canonical, BACKEND, profiles=target_profiles([2], 16), batch=1)
+    graph = compile_graph(canonical, backend_of(BACKEND), profiles=target_profiles([2], 16), batch=1)
     with_packed(placed(graph, tmp_path), tmp_path)
     model = onnx.load(tmp_path / "target" / PACKED_NAME, load_external_data=False)
     entries = [
@@ -366,15 +369,15 @@ def refusal(tmp_path: Path, **backend: object) -> str:
 def test_the_processor_decides_whether_a_packed_bundle_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, packed = load_recipe(RECIPES / "tiny-random.yaml"), recipe_of("random")
     keys = [build_key(plain, {}), build_key(packed, {})]
-    monkeypatch.setattr("specexport.bundle.up_to_date.processor_features", lambda: ("avx",))
+    monkeypatch.setattr("specexport.backends.onnxruntime.processor_features", lambda: ("avx",))
     assert build_key(plain, {}) == keys[0]
     assert build_key(packed, {}) != keys[1]
 
 
 def test_a_build_host_without_features_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("specexport.graph.packed.processor_features", lambda: None)
+    monkeypatch.setattr("specexport.backends.onnxruntime.processor_features", lambda: None)
     with pytest.raises(BackendIncompatible, match=r"backend\.prepacked: .* build on Linux"):
-        require_processor()
+        backend_of(recipe_of("random").backend).check_machine(recipe_of("random"))
     with pytest.raises(BackendIncompatible, match=r"backend\.prepacked"):
         build(recipe_of("random"), tmp_path / "never.bundle")
 
@@ -385,7 +388,7 @@ def test_a_packed_graph_that_computes_other_numbers_stops_the_build(
     """The proof at build compares bits: a saved graph of other weights does not pass."""
     from specexport.graph import packed as packed_weights
 
-    graph = compile_graph(canonical, BACKEND, profiles=target_profiles([2], 16), batch=1)
+    graph = compile_graph(canonical, backend_of(BACKEND), profiles=target_profiles([2], 16), batch=1)
     spec, save = placed(graph, tmp_path), packed_weights._save_optimised
 
     def save_another(ort: Any, path: Path, directory: Path) -> None:

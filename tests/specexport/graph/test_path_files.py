@@ -5,6 +5,7 @@ from shutil import copytree
 
 import onnx_ir as ir
 
+from specexport.backends import backend_of
 from specexport.graph.canonical import CanonicalGraph
 from specexport.graph.compiled import compile_graph
 from specexport.graph.files import GRAPH_NAME, PATH_NAME, WEIGHTS_NAME, GraphFacts, target_profiles
@@ -26,7 +27,11 @@ def test_each_path_is_a_file_of_its_own_on_one_weights_file(
     canonical = CanonicalGraph("llama", directory, "tiny llama", facts, None, (), None, hidden_size=64)
     backend = OnnxRuntimeBackend(kind="onnxruntime", provider="cpu", threads=1)
     graph = compile_graph(
-        canonical, backend, profiles=target_profiles([4], 16), batch=1, plan=GraphPlan(draft_layers=(1,))
+        canonical,
+        backend_of(backend),
+        profiles=target_profiles([4], 16),
+        batch=1,
+        plan=GraphPlan(draft_layers=(1,)),
     )
     assert graph.files == (GRAPH_NAME, WEIGHTS_NAME, PATH_NAME)
     files = {name: ir.load(graph.directory / name).graph for name in (GRAPH_NAME, PATH_NAME)}

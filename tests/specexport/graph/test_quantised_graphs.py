@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
+from specexport.backends import backend_of
 from specexport.cache.entries import CACHE_VARIABLE
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.errors import CheckpointUnsupported, FidelityError
@@ -60,7 +61,9 @@ def canonical(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CanonicalGra
 
 def compiled(canonical: CanonicalGraph, weights: WeightPlan | None) -> CompiledGraph:
     plan = GraphPlan(weights=weights) if weights is not None else PLAIN
-    return compile_graph(canonical, BACKEND, profiles=target_profiles([WIDTH], 16), batch=1, plan=plan)
+    return compile_graph(
+        canonical, backend_of(BACKEND), profiles=target_profiles([WIDTH], 16), batch=1, plan=plan
+    )
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from specexport.backends import backend_of
 from specexport.cache.entries import CACHE_VARIABLE
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.draft_kinds.canonical import export_canonical_draft, read_features
@@ -71,7 +72,9 @@ def _canonical(kind: str, precision: Precision) -> CanonicalGraph:
 def _compiled(canonical: CanonicalGraph, *, trees: bool) -> CompiledGraph:
     backend = OnnxRuntimeBackend(kind="onnxruntime", threads=1)
     prefill = (Profile(name="prefill_16", width=16, rows=1),)
-    compiled = compile_graph(canonical, backend, profiles=prefill, batch=1, plan=GraphPlan(trees=trees))
+    compiled = compile_graph(
+        canonical, backend_of(backend), profiles=prefill, batch=1, plan=GraphPlan(trees=trees)
+    )
     if canonical.heads is not None:
         profiles = medusa_profiles()
     else:

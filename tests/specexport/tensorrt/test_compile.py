@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from specexport.cache.context import Progress
 from specexport.graph.plan import FeatureSpec, GraphPlan
 from specexport.passes import run_passes
 from specexport.tensorrt.compile import (
@@ -20,7 +21,6 @@ from specexport.tensorrt.compile import (
     WorkspaceTooSmall,
     compile_engine,
 )
-from specexport.tensorrt.journal import Progress
 from specexport.tensorrt.lowering import split_attention_names, tensorrt_passes
 from specexport.tensorrt.options import TensorRTBackend
 from specexport.tensorrt.profiles import WindowShape

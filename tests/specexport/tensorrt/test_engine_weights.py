@@ -14,6 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from specexport.backends import backend_of
 from specexport.cache.entries import CACHE_VARIABLE
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.errors import CheckpointUnsupported, FidelityError
@@ -221,7 +222,7 @@ def lowered(
         canonical: CanonicalGraph = export_canonical(
             "1" * 64, lambda: load_checkpoint(target, "fp16"), capacity=128, reference_tokens=24
         )
-        yield compile_graph(canonical, BACKEND, profiles=target_profiles([6], 16), batch=1)
+        yield compile_graph(canonical, backend_of(BACKEND), profiles=target_profiles([6], 16), batch=1)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +269,7 @@ def test_a_block_that_does_not_divide_a_layer_is_refused_with_one_that_does(
     canonical = export_canonical(
         "2" * 64, lambda: load_checkpoint(target, "fp16"), capacity=64, reference_tokens=24
     )
-    graph = compile_graph(canonical, BACKEND, profiles=target_profiles([6], 16), batch=1)
+    graph = compile_graph(canonical, backend_of(BACKEND), profiles=target_profiles([6], 16), batch=1)
     with pytest.raises(
         CheckpointUnsupported, match=r"found 128, which does not divide the 192 .*; set it to 64"
     ):

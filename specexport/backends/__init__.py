@@ -1,0 +1,67 @@
+"""The build side of each backend: one class per backend, chosen by the recipe's `backend:` section.
+
+Light to import: a backend imports its compiler and its passes when a build reaches them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from specexport.backends.onnxruntime import OnnxRuntimeBuild
+from specexport.backends.tensorrt import TensorRTBuild
+from specexport.cache.context import BuildContext
+from specexport.recipe.schema import Backend, Recipe
+
+if TYPE_CHECKING:
+    from specexport.graph.built import BuiltGraph
+    from specexport.graph.plan import GraphPlan
+    from specexport.passes import GraphPass
+    from specruntime.manifest.schema import OnnxRuntimeEngine
+
+
+class BackendBuild(Protocol):
+    """What a build asks of the backend that its recipe names."""
+
+    kinds: ClassVar[tuple[str, ...]]
+    """The values of `backend.kind` that it builds for."""
+    passes_module: ClassVar[str]
+    """The module of its passes: the cached graphs depend on what it imports."""
+    runs_parts: ClassVar[bool]
+    """An engine call computes only the outputs that its profile lists."""
+
+    def check_machine(self, recipe: Recipe) -> None:
+        """Refuse a machine that cannot build what the recipe asks, before any work.
+
+        Raises `BackendMissing` or `BackendIncompatible`.
+        """
+
+    def libraries(self, recipe: Recipe) -> tuple[str, ...]:
+        """The distributions that a bundle depends on besides those of every build."""
+
+    def processor(self) -> tuple[str, ...]:
+        """What a bundle depends on of the build host's processor."""
+
+    def passes(self, plan: "GraphPlan", batch: int) -> "tuple[GraphPass, ...]":
+        """What turns the graph of `plan` into this backend's variant."""
+
+    def decides_passes(self, batch: int) -> list[str | int]:
+        """What `passes` depends on besides the plan, for the cache's key."""
+
+    def host_engine(self, minimum_version: str) -> "OnnxRuntimeEngine":
+        """How ONNX Runtime runs the variant: in the bundle, or on the build host to compare it with PyTorch."""
+
+    def finish(self, graph: "BuiltGraph", name: str, recipe: Recipe, context: BuildContext) -> "BuiltGraph":
+        """What the bundle holds of the graph `name`, which has passed its parity check."""
+
+    def place(
+        self, graphs: "Mapping[str, BuiltGraph]", root: Path, context: BuildContext
+    ) -> "Mapping[str, BuiltGraph]":
+        """The graphs after what is left to do with their files, which are in the bundle `root`."""
+
+
+BACKENDS = (OnnxRuntimeBuild, TensorRTBuild)
+
+
+def backend_of(section: Backend) -> BackendBuild:
+    """The build side of the backend that a recipe's section names."""
+    return next(backend(section) for backend in BACKENDS if section.kind in backend.kinds)
