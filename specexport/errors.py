@@ -6,7 +6,9 @@
         ├── SourceError            a checkpoint's files cannot be had: missing, unreachable, wrong hash
         ├── CheckpointUnsupported  the files were read, but this model cannot become a bundle
         ├── TokenizerMismatch      target and draft do not share one token table
+        ├── PassError              a graph is not what a pass requires or ensures
         ├── ParityError            the exported graph does not compute what the checkpoint computes
+        ├── FidelityError          weights in fewer bits cost more than the recipe allows
         ├── TrainingRefused        prompts, answers or features that no draft can be trained on
         └── BundleNotWritten       the bundle could not be put in place; what was there before is untouched
 
@@ -73,6 +75,10 @@ class CheckpointUnsupported(BuildError):
 
 
 class TokenizerMismatch(BuildError):
+    pass
+
+
+class PassError(BuildError):
     pass
 
 

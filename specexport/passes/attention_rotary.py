@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import FUSED_DOMAIN, lacks_inputs, nodes_of
 from specexport.passes.position_tables import POSITIONS, tabulate
 from specexport.passes.tree_bias import BIAS
 
@@ -18,12 +19,25 @@ _PAST_KEY, _COS, _SIN, _POSITIONS = 3, 7, 8, 9
 _HEAD_SIZE_UNIT = 16
 
 
-class RotateInAttention:
+class RotateInAttention(GraphPass):
+    """Where it fires: attention rotates by tables, and by position_ids where its windows may be trees."""
+
     name = "rotate-in-attention"
-    requires = (
-        "GroupQueryAttention over chain windows (row i at position cache_length + i), or with a tree's bias"
-    )
-    ensures = "no RotaryEmbedding on query or key where it fired"
+
+    def requires(self, model: ir.Model) -> str | None:
+        nodes = nodes_of(model, "GroupQueryAttention", FUSED_DOMAIN)
+        trees = any(len(node.inputs) > BIAS and node.inputs[BIAS] is not None for node in nodes)
+        return lacks_inputs(model, POSITIONS) if trees else None
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        for node in nodes_of(model, "GroupQueryAttention", FUSED_DOMAIN):
+            if not node.attributes.get_int("do_rotary", 0):
+                continue
+            if node.inputs[_COS] is None or node.inputs[_SIN] is None:
+                return f"{node.name} rotates without tables"
+            if node.inputs[BIAS] is not None and node.inputs[_POSITIONS] is None:
+                return f"{node.name} rotates trees without positions"
+        return None
 
     def __call__(self, model: ir.Model) -> PassReport:
         tables = _Tables(model)

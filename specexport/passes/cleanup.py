@@ -3,13 +3,15 @@
 import onnx_ir as ir
 from onnx_ir.passes.common import DeduplicateHashedInitializersPass, RemoveUnusedNodesPass
 
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+
+_COMPARED = 256  # numbers of a weight
 
 
-class DropUnusedInputs:
+class DropUnusedInputs(GraphPass):
+    """Every graph input is read by a node."""
+
     name = "drop-unused-inputs"
-    requires = "nothing"
-    ensures = "every graph input is read by a node"
 
     def __call__(self, model: ir.Model) -> PassReport:
         RemoveUnusedNodesPass()(model)
@@ -18,14 +20,31 @@ class DropUnusedInputs:
             model.graph.inputs.remove(value)
         return PassReport(self.name, len(unused), () if unused else ("every input is read",))
 
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        left = next((value for value in model.graph.inputs if not value.uses()), None)
+        return None if left is None else f"no node reads the input {left.name}"
 
-class MergeEqualWeights:
+
+class MergeEqualWeights(GraphPass):
+    """No two weights have the same content."""
+
     name = "merge-equal-weights"
-    requires = "nothing"
-    ensures = "no two initializers of the same content"
 
     def __call__(self, model: ir.Model) -> PassReport:
         before = len(model.graph.initializers)
         DeduplicateHashedInitializersPass()(model)
         changed = before - len(model.graph.initializers)
         return PassReport(self.name, changed, () if changed else ("no two weights are equal",))
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        """Looks at small weights only: comparing all of a large model again takes seconds."""
+        known: dict[object, str | None] = {}
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None or tensor.size > _COMPARED or value.is_graph_output():
+                continue
+            content = (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
+            if content in known:
+                return f"{known[content]} and {value.name} are equal"
+            known[content] = value.name
+        return None

@@ -8,7 +8,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from specexport.graph.plan import FeatureSpec
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import lacks_outputs
 from specexport.passes.graph_builder import Builder
 
 FEATURES = "features"
@@ -16,15 +17,22 @@ HIDDEN_PREFIX = "hidden."
 _FLOAT = ir.DataType.FLOAT
 
 
-class MakeFeatures:
+class MakeFeatures(GraphPass):
     """features [B, W, F] = float32(projection @ concat(taps)), the product in the graph's own precision."""
 
     name = "make-features"
-    requires = "the canonical graph as traced, its hidden.* outputs among them the taps"
-    ensures = f"one more output, {FEATURES} [B, W, F] float32"
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._spec = spec
+
+    def requires(self, model: ir.Model) -> str | None:
+        return lacks_outputs(model, *self._spec.taps)
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        found = next((value for value in model.graph.outputs if value.name == FEATURES), None)
+        if found is None or found.shape is None or len(found.shape) != 3 or found.dtype != _FLOAT:
+            return f"{FEATURES} is not an output [B, W, F] of float32"
+        return None
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph
@@ -45,10 +53,10 @@ class MakeFeatures:
         return PassReport(self.name, 1)
 
 
-class DropHiddenStates:
+class DropHiddenStates(GraphPass):
+    """No output is a hidden state, and no node served only one."""
+
     name = "drop-hidden-states"
-    requires = "nothing"
-    ensures = f"no output {HIDDEN_PREFIX}*, and no node that only served one"
 
     def __call__(self, model: ir.Model) -> PassReport:
         dropped = [value for value in model.graph.outputs if (value.name or "").startswith(HIDDEN_PREFIX)]
@@ -56,6 +64,15 @@ class DropHiddenStates:
             model.graph.outputs.remove(value)
         RemoveUnusedNodesPass()(model)
         return PassReport(self.name, len(dropped), () if dropped else ("the graph has no hidden states",))
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        left = [value.name for value in model.graph.outputs if (value.name or "").startswith(HIDDEN_PREFIX)]
+        idle = next((node for node in model.graph if not any(map(_is_read, node.outputs))), None)
+        return f"{left[0]} is an output" if left else None if idle is None else f"nothing reads {idle.name}"
+
+
+def _is_read(value: ir.Value) -> bool:
+    return value.is_graph_output() or bool(value.uses())
 
 
 def _weight(graph: ir.Graph, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ir.Value:

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import nodes_of
 from specexport.passes.graph_builder import Builder
 
 _FLOAT = ir.DataType.FLOAT
@@ -20,12 +21,17 @@ _LARGEST = 6.0
 _SCALE_BOUNDS = (2.0**-9, 448.0)
 
 
-class EmulateFourBits:
+class EmulateFourBits(GraphPass):
+    """No product of 4-bit numbers is left."""
+
     name = "emulate-four-bits"
-    requires = (
-        "4-bit weights under DequantizeLinear; rows through TRT_FP4DynamicQuantize and DequantizeLinear"
-    )
-    ensures = "no 4-bit value and no operator of TensorRT's"
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        for node in nodes_of(model, "DequantizeLinear"):
+            source = node.inputs[0] if node.inputs else None
+            if source is not None and source.dtype in FOUR_BITS:
+                return f"{node.name} reads numbers of 4 bits"
+        return None
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import first_of, lacks_inputs, lacks_outputs, nodes_of
 from specexport.passes.graph_builder import Builder
 from specexport.passes.window_attention import SPLIT_PROPERTY, SplitAttention, match_attention
 
@@ -30,16 +31,29 @@ class _Step:
     values: dict[ir.Value, ir.Value] = field(default_factory=dict)  # canonical value -> this copy's
 
 
-class FuseDraftSteps:
+class FuseDraftSteps(GraphPass):
+    """k steps in one graph, each cache read in place and written once."""
+
     name = "fuse-draft-steps"
-    requires = (
-        "the canonical graph, its attention over caches written by TensorScatter, one row in logits_rows"
-    )
-    ensures = "k steps in one graph, each cache read in place and written once"
 
     def __init__(self, k: int) -> None:
         assert k >= 1
         self._k = k
+
+    def requires(self, model: ir.Model) -> str | None:
+        return first_of(
+            lacks_inputs(model, "input_ids", "position_ids", "cache_length", "logits_rows", "window_mask"),
+            lacks_outputs(model, "logits", "top_ids"),
+        )
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        if not report.changed:
+            return None
+        caches = sum((value.name or "").startswith("present_") for value in model.graph.outputs)
+        if (written := sum(1 for _ in nodes_of(model, "TensorScatter"))) != caches:
+            return f"{caches} caches are written {written} times"
+        drafted = next(value.shape for value in model.graph.outputs if value.name == "top_ids")
+        return None if drafted is not None and drafted[1] == self._k else f"top_ids is {drafted}"
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph

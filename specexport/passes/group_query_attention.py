@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from specexport.export.adapter import FULL_WINDOW, WINDOW_PROPERTY
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import FUSED_DOMAIN, first_of, has_node, lacks_inputs, nodes_of
 
 QUERY_LENGTHS = "query_lengths"
 _HEADS_FIRST = (0, 2, 1, 3)
@@ -32,10 +33,23 @@ class _Match:
     scatter_value: ir.Node
 
 
-class GroupQueryAttention:
+class GroupQueryAttention(GraphPass):
+    """Where it fires: no cache is written by TensorScatter, and one more input, query_lengths [B] int32."""
+
     name = "group-query-attention"
-    requires = "Attention nodes as the export adapter traced them; chain windows"
-    ensures = "no TensorScatter and no mask where it fired; one more input, query_lengths [B] int32"
+
+    def requires(self, model: ir.Model) -> str | None:
+        attends = next(nodes_of(model, "Attention"), None) is not None
+        return lacks_inputs(model, "input_ids", "cache_length") if attends else None
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        if not report.changed:
+            return None
+        return first_of(
+            has_node(model, "Attention"),
+            has_node(model, "TensorScatter"),
+            lacks_inputs(model, QUERY_LENGTHS),
+        )
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph
@@ -191,19 +205,23 @@ def _replace(old: ir.Value, new: ir.Value) -> None:
     old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
-class FlattenHeads:
+class FlattenHeads(GraphPass):
+    """No Transpose or Reshape is turned back by the next one."""
+
     name = "flatten-heads"
-    requires = "nothing"
-    ensures = "no Transpose or Reshape whose result is only turned back"
 
     def __call__(self, model: ir.Model) -> PassReport:
         changed = 0
         for node in list(model.graph):
-            if node.op_type == "Transpose":
-                changed += _drop_inverse_transpose(node)
-            elif node.op_type == "Reshape":
-                changed += _skip_intermediate_reshape(node)
+            while (pair := _turned_back(node)) is not None:
+                result, source = pair
+                result.replace_all_uses_with(source)
+                changed += 1
         return PassReport(self.name, changed, () if changed else ("no pair of inverse reshapes",))
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        left = next((node for node in model.graph if _turned_back(node) is not None), None)
+        return None if left is None else f"{left.name} turns back what the node before it did"
 
 
 def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
@@ -211,40 +229,50 @@ def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
     return node if node is not None and node.op_type == op_type and node.domain == "" else None
 
 
-def _drop_inverse_transpose(node: ir.Node) -> int:
-    """Transpose(Transpose(x)) that is the identity -> x."""
-    inner = _producer(node.inputs[0], "Transpose")
-    if inner is None or inner.inputs[0] is None or node.outputs[0].is_graph_output():
-        return 0
-    outer_perm, inner_perm = node.attributes.get_ints("perm", []), inner.attributes.get_ints("perm", [])
-    if [inner_perm[axis] for axis in outer_perm] != list(range(len(outer_perm))):
-        return 0
-    node.outputs[0].replace_all_uses_with(inner.inputs[0])
-    return 1
-
-
-def _skip_intermediate_reshape(node: ir.Node) -> int:
-    """Reshape(Reshape(x)) -> x where shape and order come back, or one Reshape otherwise."""
-    inner = _producer(node.inputs[0], "Reshape")
-    if inner is None or inner.inputs[0] is None:
-        return 0
+def _turned_back(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """(result, source) of a node in use that only undoes the node before it: both are the same numbers."""
+    inner = _producer(node.inputs[0], node.op_type) if node.op_type in ("Transpose", "Reshape") else None
+    if inner is None or inner.inputs[0] is None or node.domain:
+        return None
     source, target = inner.inputs[0], node.outputs[0]
-    if source.shape is None or target.shape is None or target.is_graph_output():
-        return 0
-    if tuple(map(str, source.shape)) == tuple(map(str, target.shape)) and _is_known(source.shape):
-        target.replace_all_uses_with(source)
-        return 1
-    return 0
+    if target.is_graph_output() or not target.uses():
+        return None
+    undone = _is_inverse(inner, node) if node.op_type == "Transpose" else _have_one_shape(source, target)
+    return (target, source) if undone else None
+
+
+def _is_inverse(inner: ir.Node, outer: ir.Node) -> bool:
+    outer_perm, inner_perm = (node.attributes.get_ints("perm", []) for node in (outer, inner))
+    return [inner_perm[axis] for axis in outer_perm] == list(range(len(outer_perm)))
+
+
+def _have_one_shape(source: ir.Value, target: ir.Value) -> bool:
+    if source.shape is None or target.shape is None or not _is_known(source.shape):
+        return False
+    return tuple(map(str, source.shape)) == tuple(map(str, target.shape))
 
 
 def _is_known(shape: ir.Shape) -> bool:
     return all(isinstance(dim, int | np.integer) or dim.value is not None for dim in shape)
 
 
-class PackAttentionInputs:
+class PackAttentionInputs(GraphPass):
+    """No Split is between a packed projection and its attention."""
+
     name = "pack-attention-inputs"
-    requires = "GroupQueryAttention whose query, key and value are flat"
-    ensures = "no Split between a packed projection and its attention"
+
+    def requires(self, model: ir.Model) -> str | None:
+        for node in nodes_of(model, "GroupQueryAttention", FUSED_DOMAIN):
+            query = node.inputs[0]
+            if query is not None and query.shape is not None and len(query.shape) != 3:
+                return f"the query of {node.name} is not flat"
+        return None
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        for node in nodes_of(model, "GroupQueryAttention", FUSED_DOMAIN):
+            if _packed_source(node) is not None:
+                return f"the inputs of {node.name} are the parts of one Split"
+        return None
 
     def __call__(self, model: ir.Model) -> PassReport:
         changed, reasons = 0, []

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import lacks_outputs
 from specexport.passes.draft_features import HIDDEN_PREFIX
 from specexport.passes.graph_builder import Builder
 
@@ -28,17 +29,21 @@ class LayerPath:
     shared: int
 
 
-class AddDraftPath:
+class AddDraftPath(GraphPass):
     """The layers of a draft as a second path beside all of them."""
 
     name = "add-draft-path"
-    requires = "the canonical graph as traced, with its hidden.* outputs"
-    ensures = (
-        "outputs draft_logits, draft_top_ids and draft_present_* of the copied layers, beside what was there"
-    )
 
     def __init__(self, layers: Sequence[int]) -> None:
         self._layers = tuple(layers)
+
+    def requires(self, model: ir.Model) -> str | None:
+        return _lacks_layers(model, self._layers)
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        full = lacks_outputs(model, *_RESULTS)
+        path = lacks_outputs(model, *(DRAFT_PREFIX + name for name in _RESULTS))
+        return full or (path if report.changed else None)
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph
@@ -56,15 +61,24 @@ class AddDraftPath:
         )  # the LM head and the copied layers
 
 
-class KeepLayers:
+class KeepLayers(GraphPass):
     """The layers of a draft in place of all of them: a graph of its own, its caches numbered from 0."""
 
     name = "keep-layers"
-    requires = "the canonical graph as traced, with its hidden.* outputs"
-    ensures = "logits, top_ids and caches of the kept layers only; no hidden states"
 
     def __init__(self, layers: Sequence[int]) -> None:
         self._layers = tuple(layers)
+
+    def requires(self, model: ir.Model) -> str | None:
+        return _lacks_layers(model, self._layers)
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        """Logits, top_ids and the caches of the kept layers are all there is."""
+        if not report.changed:
+            return None
+        caches = {f"present_{kind}.{n}" for kind in _CACHE_KINDS for n in range(len(self._layers))}
+        found = {value.name for value in model.graph.outputs}
+        return None if found == {*_RESULTS, *caches} else f"the outputs are {sorted(map(str, found))}"
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph
@@ -92,6 +106,11 @@ class KeepLayers:
         _drop_unreachable(graph)
         reason = _read_sizes_of_kept(graph, [v for v in inputs.values() if v not in graph.inputs])
         return PassReport(self.name, 0 if reason else len(self._layers), (reason,) if reason else ())
+
+
+def _lacks_layers(model: ir.Model, layers: Sequence[int]) -> str | None:
+    """The first hidden state around a layer that is no output of the graph."""
+    return lacks_outputs(model, *(f"{HIDDEN_PREFIX}{n + side}" for n in layers for side in (0, 1)))
 
 
 def path_outputs(outputs: Iterable[str], layers: Sequence[int]) -> tuple[str, ...]:
@@ -241,10 +260,19 @@ _ROWS_LAST = (0, 2, 1)
 _BEHIND_THE_HEAD = ("Mul", "Div", "Tanh", "Cast")  # scales and soft-caps
 
 
-class ShareHeadWeights:
+class ShareHeadWeights(GraphPass):
+    """Where it fires: the head of the draft path has the weights as its left operand, as they are stored."""
+
     name = "share-head-weights"
-    requires = "the canonical operators; a draft path, run with one row"
-    ensures = "no matrix product of draft_logits has the head's weights as its right operand where it fired"
+
+    def requires(self, model: ir.Model) -> str | None:
+        return lacks_outputs(model, f"{DRAFT_PREFIX}logits")
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        output = next(v for v in model.graph.outputs if v.name == f"{DRAFT_PREFIX}logits")
+        head = _head(output)
+        turned = head is not None and _untransposed(head.inputs[1]) is not None
+        return f"{DRAFT_PREFIX}logits still turns the weights of its head" if turned else None
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph

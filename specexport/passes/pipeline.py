@@ -8,6 +8,7 @@ from specexport.graph.plan import PLAIN, GraphPlan
 from specexport.passes import GraphPass, PassReport
 from specexport.passes.attention_rotary import RotateInAttention
 from specexport.passes.cleanup import DropUnusedInputs, MergeEqualWeights
+from specexport.passes.contracts import FUSED_DOMAIN, lacks_outputs
 from specexport.passes.draft_features import DropHiddenStates, MakeFeatures
 from specexport.passes.fused_draft import FuseDraftSteps
 from specexport.passes.group_query_attention import FlattenHeads, GroupQueryAttention, PackAttentionInputs
@@ -31,16 +32,24 @@ def plan_passes(plan: GraphPlan) -> tuple[GraphPass, ...]:
     return tuple(passes)
 
 
-class FuseOperators:
+class FuseOperators(GraphPass):
+    """Norms, rotary embeddings and packed projections of com.microsoft where their patterns match."""
+
     name = "fuse-operators"
-    requires = "the canonical graph as traced"
-    ensures = "com.microsoft norms, rotary embeddings and packed projections where their patterns match"
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
 
+    def requires(self, model: ir.Model) -> str | None:
+        """Standard operators: the patterns are those of a traced graph."""
+        fused = next((node for node in model.graph if node.domain == FUSED_DOMAIN), None)
+        return None if fused is None else f"{fused.name} is fused already"
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        return lacks_outputs(model, *self._outputs)
+
     def __call__(self, model: ir.Model) -> PassReport:
-        before = len(model.graph)
+        before, self._outputs = len(model.graph), [value.name or "" for value in model.graph.outputs]
         fuse_for_onnxruntime(model, self._provider)
         forget_graph()
         model.opset_imports.setdefault("com.microsoft", 1)

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from specexport.errors import CheckpointUnsupported
 from specexport.graph.plan import LinearPlan, WeightPlan
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
 from specexport.passes.graph_builder import Builder
-from specexport.passes.linear_layers import LOGITS, products_behind
+from specexport.passes.linear_layers import LOGITS, constant_products, products_behind
 from specexport.passes.quantized_linear import StoredWeights, look_up, multiply, store_weights
 
+_PREFIX = "quantized"
 ROUNDED = "rounded to the nearest integer of a new grid"
 
 
@@ -41,17 +42,33 @@ class _Layer:
         return np.ascontiguousarray(found if self.transposed else found.T)
 
 
-class QuantizeWeights:
+class QuantizeWeights(GraphPass):
+    """The planned layers read integer weights; every scale of an activation belongs to one row."""
+
     name = "quantize-weights"
-    requires = "fp32 linear layers over constant weights, rows of rank 3"
-    ensures = "the planned layers read integer weights; every scale of an activation belongs to one row"
+
+    def requires(self, model: ir.Model) -> str | None:
+        for node in constant_products(model.graph):
+            if (matrix := node.inputs[1]) is not None and matrix.dtype != ir.DataType.FLOAT:
+                return f"the weights of {node.name} are {matrix.dtype}, expected fp32"
+        return None
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        """No layer of the graph before the pass is left whose plan is integer weights."""
+        heads = set(products_behind(model.graph, LOGITS))
+        for node in model.graph:
+            plan = self._plan.lm_head if node in heads else self._plan.linear
+            made = (node.name or "").startswith(_PREFIX)
+            if plan.format != "fp32" and not made and _linear_layer(node) is not None:
+                return f"{node.name} reads fp32 weights"
+        return None
 
     def __init__(self, plan: WeightPlan) -> None:
         self._plan = plan
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph
-        build = Builder(graph, "quantized")
+        build = Builder(graph, _PREFIX)
         stored: dict[ir.Value, StoredWeights] = {}
         reasons: list[str] = []
         layers = [found for node in graph if (found := _linear_layer(node)) is not None]
@@ -88,8 +105,9 @@ class QuantizeWeights:
                 f"choose block {' or '.join(fitting)}, or activations blocks" if fitting else "choose blocks"
             )
             raise CheckpointUnsupported(
-                f"weights.block: found {self._plan.block} with activations fine, expected one that divides {size}, the "
-                f"inputs of {layer.node.name}; {cure}"
+                f"found {self._plan.block} with activations fine, expected one that divides {size}, the "
+                f"inputs of {layer.node.name}; {cure}",
+                key="weights.block",
             )
 
     def _quantise_table(self, build: Builder, node: ir.Node, stored: dict[ir.Value, StoredWeights]) -> bool:

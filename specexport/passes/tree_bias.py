@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from specexport.export.adapter import FULL_WINDOW
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import FUSED_DOMAIN, lacks_inputs, nodes_of
 from specexport.passes.graph_builder import Builder
 
 BIAS = 10
@@ -18,10 +19,22 @@ _TOTAL = 6
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
 
-class TreeBias:
+class TreeBias(GraphPass):
+    """Windows may be trees: window_mask and position_ids decide what a row sees."""
+
     name = "tree-bias"
-    requires = "GroupQueryAttention over chain windows; inputs window_mask, position_ids and cache_length"
-    ensures = "windows may be trees: window_mask and position_ids decide what a row sees"
+
+    def requires(self, model: ir.Model) -> str | None:
+        attends = next(nodes_of(model, "GroupQueryAttention", FUSED_DOMAIN), None) is not None
+        return lacks_inputs(model, "window_mask", "position_ids", "cache_length") if attends else None
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        for node in nodes_of(model, "GroupQueryAttention", FUSED_DOMAIN):
+            if len(node.inputs) <= BIAS or node.inputs[BIAS] is None:
+                return f"{node.name} has no bias"
+            if "local_window_size" in node.attributes:
+                return f"{node.name} counts its window in rows"
+        return None
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph

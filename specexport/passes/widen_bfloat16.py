@@ -7,17 +7,19 @@ nothing in between. Used for the parity check, never shipped.
 import numpy as np
 import onnx_ir as ir
 
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import has_value
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision", "stash_type")
 
 
-class WidenBfloat16:
+class WidenBfloat16(GraphPass):
     """bfloat16 weights, values and casts become float32."""
 
     name = "widen-bfloat16"
-    requires = "nothing"
-    ensures = "no value, weight or cast of the graph is bfloat16"
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        return has_value(model, lambda value: value.dtype == ir.DataType.BFLOAT16, "bfloat16")
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph

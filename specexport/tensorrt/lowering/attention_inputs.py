@@ -8,21 +8,25 @@ values. The attention stays fused. (Measured on the builder's layer listing.)
 import numpy as np
 import onnx_ir as ir
 
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import nodes_of
 from specexport.tensorrt.lowering.graph_edit import constant, insert_node, rewrite_attention, static_size
 
 
-class FlattenKey:
+class FlattenKey(GraphPass):
     """key -> Reshape [B * kv_heads, capacity, head_dim] -> Reshape [B, kv_heads, capacity, head_dim]."""
 
     name = "flatten-key"
-    requires = (
-        "a key [B, kv_heads, capacity, head_dim], of numbers but for the batch, written by TensorScatter"
-    )
-    ensures = "no Attention reads the output of a TensorScatter as its key"
 
     def __call__(self, model: ir.Model) -> PassReport:
         return rewrite_attention(self.name, model, _flatten)
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        for node in nodes_of(model, "Attention"):
+            producer = node.inputs[1].producer() if node.inputs[1] is not None else None
+            if not report.reasons and producer is not None and producer.op_type == "TensorScatter":
+                return f"{node.name} reads the written key itself"
+        return None
 
 
 def _flatten(graph: ir.Graph, node: ir.Node) -> str | None:
@@ -53,16 +57,24 @@ def _flatten(graph: ir.Graph, node: ir.Node) -> str | None:
     return None
 
 
-class AnchorMask:
+class AnchorMask(GraphPass):
     """mask -> Or(mask, mask), once per mask."""
 
     name = "anchor-mask"
-    requires = "Attention masks of bool"
-    ensures = "the producer of every bool attention mask is an Or"
 
     def __call__(self, model: ir.Model) -> PassReport:
         anchored: dict[ir.Value, ir.Value] = {}
         return rewrite_attention(self.name, model, lambda graph, node: _anchor(graph, node, anchored))
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        for node in nodes_of(model, "Attention"):
+            mask = node.inputs[3] if len(node.inputs) > 3 else None
+            if mask is None or mask.dtype != ir.DataType.BOOL:
+                continue
+            producer = mask.producer()
+            if producer is None or producer.op_type != "Or":
+                return f"the mask of {node.name} is not the result of an Or"
+        return None
 
 
 def _anchor(graph: ir.Graph, node: ir.Node, anchored: dict[ir.Value, ir.Value]) -> str | None:
@@ -88,12 +100,10 @@ def _anchor(graph: ir.Graph, node: ir.Node, anchored: dict[ir.Value, ir.Value]) 
     return None
 
 
-class FixBatch:
+class FixBatch(GraphPass):
     """Replaces the symbol `B` by `batch` in the shape of every value."""
 
     name = "fix-batch"
-    requires = "the batch written as the symbol B, as traced"
-    ensures = "the batch is a number in every shape"
 
     def __init__(self, batch: int) -> None:
         self._batch = batch
@@ -102,6 +112,12 @@ class FixBatch:
         changed = sum(self._fix(value) for value in _values(model.graph))
         reasons = () if changed else ("no shape has the symbol B: the batch is fixed already",)
         return PassReport(self.name, changed, reasons)
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        for value in _values(model.graph):
+            if value.shape is not None and any(map(_is_batch, value.shape)):
+                return f"the batch of {value.name} is open"
+        return None
 
     def _fix(self, value: ir.Value) -> bool:
         if value.shape is None or not any(_is_batch(dimension) for dimension in value.shape):
@@ -120,15 +136,18 @@ def _values(graph: ir.Graph) -> list[ir.Value]:
     return [*graph.inputs, *(output for node in graph for output in node.outputs)]
 
 
-class FoldScale:
+class FoldScale(GraphPass):
     """Attention(q, k, v; scale=s) -> Attention(q * s, k, v; scale=1)."""
 
     name = "fold-scale"
-    requires = "Attention with a query [B, heads, W, head_dim]"
-    ensures = "scale is 1 on every Attention where it fired"
 
     def __call__(self, model: ir.Model) -> PassReport:
         return rewrite_attention(self.name, model, _fold)
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        scales = [node.attributes.get_float("scale", 0.0) for node in nodes_of(model, "Attention")]
+        folded = scales.count(1.0)
+        return None if folded >= report.changed else f"{folded} of {len(scales)} Attention nodes have scale 1"
 
 
 def _fold(graph: ir.Graph, node: ir.Node) -> str | None:

@@ -9,20 +9,31 @@ instead: [B, kv_heads * G, W, D] is [B, kv_heads, G * W, D] in memory, and the m
 import numpy as np
 import onnx_ir as ir
 
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import nodes_of
 from specexport.tensorrt.lowering.graph_edit import constant, insert_node, rewrite_attention, static_size
 
 
-class GroupQueries:
+class GroupQueries(GraphPass):
     """Attention over [B, kv_heads, G * W, D] in place of [B, heads, W, D]."""
 
     name = "group-queries"
-    requires = "Attention with a mask [B, 1, W, capacity]"
-    ensures = "as many query heads as key heads on every Attention where it fired"
 
     def __call__(self, model: ir.Model) -> PassReport:
         masks: dict[tuple[ir.Value, int], ir.Value] = {}  # one repeated mask for all layers that share it
         return rewrite_attention(self.name, model, lambda graph, node: _group(graph, node, masks))
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        alike = 0
+        for node in nodes_of(model, "Attention"):
+            query, key = node.inputs[:2]
+            if query is not None and key is not None:
+                alike += static_size(query, 1) == static_size(key, 1)
+        return (
+            None
+            if alike >= report.changed
+            else f"only {alike} Attention nodes have a key head per query head"
+        )
 
 
 def _group(graph: ir.Graph, node: ir.Node, masks: dict[tuple[ir.Value, int], ir.Value]) -> str | None:

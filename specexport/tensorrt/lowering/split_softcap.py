@@ -10,7 +10,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import nodes_of
 from specexport.passes.window_attention import SPLIT_PROPERTY
 from specexport.tensorrt.lowering.graph_edit import constant, insert_node, rewrite_attention
 
@@ -22,15 +23,19 @@ def split_attention(graph: ir.Graph) -> tuple[str, ...]:
     )
 
 
-class SplitSoftcap:
+class SplitSoftcap(GraphPass):
     """softmax(where(mask, c * tanh(q k^T / c), lowest)) v in place of Attention(softcap=c)."""
 
     name = "split-softcap"
-    requires = "scale 1 and as many key heads as query heads (fold-scale, group-queries)"
-    ensures = "no Attention with a softcap where it fired"
 
     def __call__(self, model: ir.Model) -> PassReport:
         return rewrite_attention(self.name, model, _split)
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        capped = [
+            node.name for node in nodes_of(model, "Attention") if node.attributes.get_float("softcap", 0.0)
+        ]
+        return f"{capped[0]} has a softcap" if capped and not report.reasons else None
 
 
 def _split(graph: ir.Graph, node: ir.Node) -> str | None:

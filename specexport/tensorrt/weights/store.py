@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from specexport.passes import PassReport
+from specexport.passes import GraphPass, PassReport
 from specexport.passes.graph_builder import Builder
 from specexport.passes.linear_layers import LOGITS, constant_products, is_transposed
 
@@ -100,15 +100,24 @@ def stored_layers(graph: ir.Graph) -> tuple[ir.Node, ...]:
     return constant_products(graph, KEPT_OUTPUTS)
 
 
-class StoreEngineWeights:
+class StoreEngineWeights(GraphPass):
+    """Linear layers read dequantised weights; what rounds a row depends on that row alone."""
+
     name = "store-engine-weights"
-    requires = "linear layers over constant matrices in fp16 or bf16"
-    ensures = "they read dequantised weights; what rounds a row depends on that row alone"
 
     def __init__(self, layers: Mapping[str, Linear], made_by: str) -> None:
         """`layers` by node name; `made_by` is for the report."""
         self._layers = layers
         self._made_by = made_by
+
+    def requires(self, model: ir.Model) -> str | None:
+        unknown = (node.name for node in stored_layers(model.graph) if node.name not in self._layers)
+        left = next(unknown, None)
+        return None if left is None else f"nothing is known of the layer {left}"
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        left = stored_layers(model.graph)
+        return f"{left[0].name} reads plain weights" if left else None
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph

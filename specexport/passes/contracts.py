@@ -1,0 +1,52 @@
+"""Predicates over a graph, for what passes require and ensure: each returns what is wrong, or None."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import onnx_ir as ir
+
+FUSED_DOMAIN = "com.microsoft"
+
+
+def nodes_of(model: ir.Model, op_type: str, domain: str = "") -> Iterator[ir.Node]:
+    """The nodes of one operator."""
+    return (node for node in model.graph if (node.op_type, node.domain) == (op_type, domain))
+
+
+def first_of(*findings: str | None) -> str | None:
+    """The first thing that is wrong."""
+    return next((finding for finding in findings if finding is not None), None)
+
+
+def lacks_inputs(model: ir.Model, *names: str) -> str | None:
+    """The first of `names` that is no input of the graph."""
+    return _lacks("input", names, model.graph.inputs)
+
+
+def lacks_outputs(model: ir.Model, *names: str) -> str | None:
+    """The first of `names` that is no output of the graph."""
+    return _lacks("output", names, model.graph.outputs)
+
+
+def has_node(model: ir.Model, op_type: str, domain: str = "") -> str | None:
+    """A node of an operator that should not be there."""
+    found = next(nodes_of(model, op_type, domain), None)
+    return None if found is None else f"{op_type} {found.name} is in the graph"
+
+
+def has_value(model: ir.Model, of: Callable[[ir.Value], bool], what: str) -> str | None:
+    """A graph input, initializer or result of a node that should not be there; `what` says of which kind."""
+    found = next((value for value in _values(model.graph) if of(value)), None)
+    return None if found is None else f"{found.name} is {what}"
+
+
+def _lacks(what: str, names: tuple[str, ...], values: Iterable[ir.Value]) -> str | None:
+    known = {value.name for value in values}
+    missing = next((name for name in names if name not in known), None)
+    return None if missing is None else f"the graph has no {what} {missing}"
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
