@@ -4,6 +4,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import DeduplicateHashedInitializersPass, RemoveUnusedNodesPass
 
 from specexport.passes import GraphPass, PassReport
+from specexport.passes.contracts import has_idle_node
 
 _COMPARED = 256  # numbers of a weight
 
@@ -22,7 +23,7 @@ class DropUnusedInputs(GraphPass):
 
     def ensures(self, model: ir.Model, report: PassReport) -> str | None:
         left = next((value for value in model.graph.inputs if not value.uses()), None)
-        return None if left is None else f"no node reads the input {left.name}"
+        return has_idle_node(model) if left is None else f"no node reads the input {left.name}"
 
 
 class MergeEqualWeights(GraphPass):

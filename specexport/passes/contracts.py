@@ -33,10 +33,20 @@ def has_node(model: ir.Model, op_type: str, domain: str = "") -> str | None:
     return None if found is None else f"{op_type} {found.name} is in the graph"
 
 
+def has_idle_node(model: ir.Model) -> str | None:
+    """A node whose results nothing reads."""
+    found = next((node for node in model.graph if not any(map(_is_read, node.outputs))), None)
+    return None if found is None else f"nothing reads the results of {found.name}"
+
+
 def has_value(model: ir.Model, of: Callable[[ir.Value], bool], what: str) -> str | None:
     """A graph input, initializer or result of a node that should not be there; `what` says of which kind."""
     found = next((value for value in _values(model.graph) if of(value)), None)
     return None if found is None else f"{found.name} is {what}"
+
+
+def _is_read(value: ir.Value) -> bool:
+    return value.is_graph_output() or bool(value.uses())
 
 
 def _lacks(what: str, names: tuple[str, ...], values: Iterable[ir.Value]) -> str | None:

@@ -9,7 +9,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from specexport.graph.plan import FeatureSpec
 from specexport.passes import GraphPass, PassReport
-from specexport.passes.contracts import lacks_outputs
+from specexport.passes.contracts import has_idle_node, lacks_outputs
 from specexport.passes.graph_builder import Builder
 
 FEATURES = "features"
@@ -67,12 +67,7 @@ class DropHiddenStates(GraphPass):
 
     def ensures(self, model: ir.Model, report: PassReport) -> str | None:
         left = [value.name for value in model.graph.outputs if (value.name or "").startswith(HIDDEN_PREFIX)]
-        idle = next((node for node in model.graph if not any(map(_is_read, node.outputs))), None)
-        return f"{left[0]} is an output" if left else None if idle is None else f"nothing reads {idle.name}"
-
-
-def _is_read(value: ir.Value) -> bool:
-    return value.is_graph_output() or bool(value.uses())
+        return f"{left[0]} is an output" if left else has_idle_node(model)
 
 
 def _weight(graph: ir.Graph, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ir.Value:
