@@ -23,6 +23,7 @@ SMALL = 60  # a file below it is imported by more than one other, or is listed h
 SMALL_FOR_A_REASON = {
     "specexport.optimum_register": "optimum finds it as a file",
     "specexport.optimum_plugin": "named by that file alone",
+    "specexport.cli.build": "one file a command",
     "specexport.cli.check": "one file a command",
     "specexport.cli.inspect": "one file a command",
     "specexport.cli.profile": "one file a command",

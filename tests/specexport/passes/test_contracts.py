@@ -141,7 +141,7 @@ def test_trees_are_rotated_by_their_positions(exported: ExportedArchitectures) -
     run_passes(model, [DropHiddenStates(), FuseOperators("cpu"), GroupQueryAttention(), TreeBias()])
     without_input("position_ids")(model)
     with pytest.raises(
-        PassError, match="rotate-in-attention cannot run: the graph has no input position_ids"
+        PassError, match=r"rotate-in-attention cannot run: the graph has no input position_ids"
     ):
         run_passes(model, [RotateInAttention()])
 
@@ -152,5 +152,5 @@ def test_equal_weights_are_seen() -> None:
         tensor = ir.tensor(np.arange(4.0, dtype=np.float32), name=name)
         weights.append(ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype)))
     graph = ir.Graph([], [], nodes=[], initializers=weights, opset_imports={"": 23})
-    with pytest.raises(PassError, match="merge-equal-weights left .* a and b are equal"):
+    with pytest.raises(PassError, match=r"merge-equal-weights left .* a and b are equal"):
         run_passes(ir.Model(graph, ir_version=10), [Idle(MergeEqualWeights())])
