@@ -70,7 +70,6 @@ def test_every_plan_keeps_the_contracts_of_its_passes(exported: ExportedArchitec
         ("trees", MakeFeatures),
         ("trees", TreeBias),
         ("path", AddDraftPath),
-        ("path", ShareHeadWeights),
         ("kept", KeepLayers),
         ("fused", FuseDraftSteps),
         ("int8", QuantizeWeights),
