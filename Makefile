@@ -7,19 +7,20 @@ PARALLEL := -n auto --dist loadfile
 BUNDLE := smollm2-135m-ngram.bundle
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint docs format bench c-example clean
+.PHONY: help demo test test-fast test-families lint docs format bench c-example clean
 
 help:
-	@echo "make demo       build SmolLM2-135M with n-gram drafts, watch it answer, check the answer against plain decoding"
-	@echo "make test       lint, types, the documentation and every test"
-	@echo "make test-fast  lint, types and the tests not marked slow"
-	@echo "make bench      latency tests: against PyTorch, and costs on this machine"
-	@echo "make peers      this project beside other systems, each in an environment of its own"
-	@echo "make lint       ruff and mypy"
-	@echo "make docs       the documentation as a site, in build/site"
-	@echo "make format     ruff's fixes and formatting"
-	@echo "make c-example  the shared library for C, and a C program that decodes with it"
-	@echo "make clean      remove the environment and caches"
+	@echo "make demo           build SmolLM2-135M with n-gram drafts, watch it answer, check the answer against plain decoding"
+	@echo "make test           lint, types, the documentation and every test"
+	@echo "make test-fast      lint, types and the tests not marked slow"
+	@echo "make test-families  a bundle of every model family, compared with PyTorch"
+	@echo "make bench          latency tests: against PyTorch, and costs on this machine"
+	@echo "make peers          this project beside other systems, each in an environment of its own"
+	@echo "make lint           ruff and mypy"
+	@echo "make docs           the documentation as a site, in build/site"
+	@echo "make format         ruff's fixes and formatting"
+	@echo "make c-example      the shared library for C, and a C program that decodes with it"
+	@echo "make clean          remove the environment and caches"
 
 $(READY): pyproject.toml runtime/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "found Python %d.%d, 3.11 or newer is needed: make PYTHON=python3.11" % sys.version_info[:2])'
@@ -37,6 +38,9 @@ test: lint docs
 
 test-fast: lint
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+test-families: $(READY)
+	SPECEXPORT_ALL_FAMILIES=1 $(BIN)/python -m pytest $(PARALLEL) tests/specexport/export/test_published_*.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -36,7 +36,7 @@ class TracedGraph:
     stream: ResidualStream | str
 
 
-class _WindowForward(nn.Module):
+class WindowForward(nn.Module):
     """The signature of the canonical graph (one flat list of KV tensors: key.0, value.0, key.1, ...)."""
 
     def __init__(
@@ -80,9 +80,9 @@ def run_window(model: PreTrainedModel, layout: CacheLayout, *, capacity: int = 3
 
     Raises `CheckpointUnsupported` for what the hooks refuse, and whatever else the model's own code raises.
     """
-    forward = _WindowForward(model, None, capacity, int(model.get_output_embeddings().weight.shape[0]))
+    forward = WindowForward(model, None, capacity, int(model.get_output_embeddings().weight.shape[0]))
     with adapted(model), torch.no_grad():
-        forward(*_example(layout, capacity, model.dtype))
+        forward(*example_window(layout, capacity, model.dtype))
 
 
 def trace_graph(
@@ -96,7 +96,7 @@ def trace_graph(
     names = [f"{kind}.{layer}" for layer in range(layout.layers) for kind in ("key", "value")]
     stream = find_residual_stream(model)
     known = None if isinstance(stream, str) else stream
-    wrapper = _WindowForward(model, known, capacity, vocab_size)
+    wrapper = WindowForward(model, known, capacity, vocab_size)
     batch, width, rows = (torch.export.Dim(symbol) for symbol in ("B", "W", "R"))
     shapes: dict[str, Any] = {
         "input_ids": {0: batch, 1: width},
@@ -110,7 +110,7 @@ def trace_graph(
     with adapted(model):
         traced = export_module(
             wrapper,
-            _example(layout, capacity, model.dtype),
+            example_window(layout, capacity, model.dtype),
             shapes,
             [*list(shapes)[:-1], *(f"past_{name}" for name in names)],
             ["logits", "top_ids", *(f"present_{name}" for name in names), *hidden],
@@ -134,7 +134,9 @@ def _require_symbolic(graph: ir.Graph, model_type: str) -> None:
             )
 
 
-def _example(layout: CacheLayout, capacity: int, dtype: torch.dtype) -> tuple[Tensor | list[Tensor], ...]:
+def example_window(
+    layout: CacheLayout, capacity: int, dtype: torch.dtype
+) -> tuple[Tensor | list[Tensor], ...]:
     batch, width, rows = _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS
     shapes = [layout.shape(layer, capacity) for layer in range(layout.layers)]
     past = [torch.zeros(batch, *shape, dtype=dtype) for shape in shapes for _ in range(2)]

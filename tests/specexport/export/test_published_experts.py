@@ -4,11 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.specexport.export.published import Published, require_equal_answers, slow_but
+from tests.specexport.export.published import (
+    Published,
+    built_rows,
+    other_rows,
+    require_equal_answers,
+    require_equal_windows,
+)
 
 
-@pytest.mark.parametrize("found", slow_but("experts", "qwen2_moe"))
+@pytest.mark.parametrize("found", built_rows("experts", "qwen2_moe"))
 def test_a_strangers_checkpoint_answers_as_pytorch_does(
     cache: Path, tmp_path: Path, found: Published
 ) -> None:
     require_equal_answers(found, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("found", other_rows("experts"))
+def test_the_windows_of_a_strangers_checkpoint_decode_as_pytorch_does(
+    cache: Path, tmp_path: Path, found: Published
+) -> None:
+    require_equal_windows(found, tmp_path)

@@ -1,8 +1,10 @@
 """Every family of transformers' causal language models is in a table of docs/architectures.md: built, or refused."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache as cached
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
@@ -10,14 +12,19 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from specexport.checkpoints.refusals import require_attention, require_language_model
 from specexport.errors import CheckpointUnsupported
-from specexport.export import check_config, check_supported
+from specexport.export import check_config, check_supported, freeze_rope
 from specexport.quiet import quiet
 from tests.specexport.export.architecture_tables import require_section
+from tests.specexport.export.architectures import EXPORTED
+from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE
+from tests.specexport.export.eager_windows import operators
+from tests.specexport.export.exported import random_model
 from tests.specexport.export.published import (
     CHECKPOINT,
     GROUPS,
     Published,
     build_published,
+    load_published,
     published,
     write_checkpoint,
 )
@@ -99,3 +106,32 @@ def test_what_chooses_by_values_is_refused_while_it_is_traced(
     with quiet(), pytest.raises(CheckpointUnsupported, match=r"cannot be exported: .*data-dependent"):
         write_checkpoint(row, tmp_path / CHECKPOINT)
         build_published(tmp_path)
+
+
+def operators_of(row: Published, place: Path) -> set[str]:
+    """How the model of a line calls operators, loaded as a build loads it."""
+    place.mkdir()
+    write_checkpoint(row, place / CHECKPOINT)
+    model, layout, capacity, vocab_size = load_published(place)
+    return operators(model, layout, capacity=capacity, vocab_size=vocab_size)
+
+
+def operators_of_exported(model_type: str, sizes: Mapping[str, Any]) -> set[str]:
+    """How a model calls operators whose graph is compared with PyTorch at every shape."""
+    model = random_model(model_type, sizes)
+    layout = check_supported(model)
+    freeze_rope(model, CAPACITY)
+    return operators(model, layout, capacity=CAPACITY, vocab_size=VOCAB_SIZE)
+
+
+@pytest.mark.slow
+def test_what_is_not_traced_calls_no_operator_otherwise_than_what_is(cache: Path, tmp_path: Path) -> None:
+    """A trace translates calls of operators: those of every family, and every two in a row, are in a graph."""
+    rows = [row for group in GROUPS for row in published(group)]
+    with quiet():
+        known = [operators_of(row, tmp_path / str(n)) for n, row in enumerate(rows)]
+        traced = [operators_of_exported(each.model_type, each.sizes) for each in EXPORTED]
+    traced += [calls for row, calls in zip(rows, known, strict=True) if row.built]
+    proven = set().union(*traced)
+    unproven = {str(row): calls - proven for row, calls in zip(rows, known, strict=True)}
+    assert {name: calls for name, calls in unproven.items() if calls} == {}, 'add "built": true to its line'
