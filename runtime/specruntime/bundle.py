@@ -17,23 +17,16 @@ from weakref import WeakSet
 from pydantic import ValidationError
 
 from specruntime.batches import Batch, LaneGroup
-from specruntime.drafts import Draft, new_draft
+from specruntime.drafts import Draft, DraftSpec, NoneDraft, find_kind, new_draft
 from specruntime.drafts.adaptive import adaptive_draft
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.protocol import Context, Engine
 from specruntime.errors import BundleInvalid, BundleTooNew, InvalidArgument, WrongState, memory_told
 from specruntime.manifest.checks import check_manifest
-from specruntime.manifest.files import REBUILD, Ending, check_files, read_regular
+from specruntime.manifest.files import Ending, check_files, read_regular
 from specruntime.manifest.messages import describe_problem, shorten
-from specruntime.manifest.schema import (
-    MANIFEST_NAME,
-    SCHEMA_VERSION,
-    DraftSpec,
-    Manifest,
-    NoneDraft,
-    draft_graph,
-    prepacked_of,
-)
+from specruntime.manifest.refusals import REBUILD
+from specruntime.manifest.schema import MANIFEST_NAME, SCHEMA_VERSION, Manifest, prepacked_of
 from specruntime.preload import Begun, Preload
 from specruntime.session import Session
 from specruntime.text.codec import TextCodec
@@ -88,13 +81,13 @@ def open_bundle(
 def _packed_endings(manifest: Manifest) -> dict[str, Ending]:
     """Packed weights, at the end of their file: bytes that the library compares with its own before it uses them."""
     records = (
-        prepacked_of(graph) for graph in (manifest.target, draft_graph(manifest.draft)) if graph is not None
+        prepacked_of(graph) for graph in (manifest.target, manifest.draft.own_graph) if graph is not None
     )
     return {each.weights: Ending(each.bytes, each.plain_sha256) for each in records if each is not None}
 
 
 def _open_engines(manifest: Manifest, root: Path, options: EngineOptions) -> tuple[Engine, Engine | None]:
-    graph = draft_graph(manifest.draft)
+    graph = manifest.draft.own_graph
     if (
         graph is not None
     ):  # two engines in turns: with two spinning pools SmolLM2 with EAGLE-3 is half as fast
@@ -162,7 +155,7 @@ class LoadedBundle:
         target = self._target.new_context()
         draft_context = None
         try:
-            if draft_graph(spec) is not None:
+            if spec.own_graph is not None:
                 draft_context = self._draft_engine().new_context()
             session = self._session(spec, target, draft_context, dynamic, adapt, trace=trace)
         except BaseException:
@@ -199,7 +192,7 @@ class LoadedBundle:
         groups: list[LaneGroup] = []
         try:
             groups.append(LaneGroup(self._target.new_batch(rows), count))
-            if draft_graph(spec) is not None:
+            if spec.own_graph is not None:
                 groups.append(LaneGroup(self._draft_engine().new_batch(rows), count))
             batch = Batch(
                 groups[0],
@@ -251,7 +244,7 @@ class LoadedBundle:
         trace: Trace | None = None,
     ) -> Session:
         draft = new_draft(spec, draft_context, self.manifest.target.vocab_size, target=target)
-        if not isinstance(spec, NoneDraft) and dynamic and self.manifest.adaptive is not None:
+        if spec.nodes and dynamic and self.manifest.adaptive is not None:
             draft = adaptive_draft(draft, self.manifest)
         return Session(target, adapt(draft), manifest=self.manifest, clock=clock, trace=trace)
 
@@ -279,6 +272,9 @@ def _parse_manifest(raw: bytes) -> Manifest:
     except (ValueError, RecursionError) as error:  # bad UTF-8 is a ValueError too
         raise BundleInvalid(f"{MANIFEST_NAME} is not JSON: {error}; {REBUILD}") from error
     _check_schema_version(document)
+    draft = document.get("draft")
+    if isinstance(draft, dict) and isinstance(draft.get("kind"), str):
+        find_kind(draft["kind"])
     try:
         return Manifest.model_validate_json(raw, strict=True)
     except ValidationError as error:

@@ -15,7 +15,7 @@ from specruntime.drafts import Draft
 from specruntime.drafts.wrappers import FullWidthDraft
 from specruntime.errors import InvalidArgument
 from specruntime.generation import Completion, complete
-from specruntime.manifest.schema import CheckPrompt, NoneDraft
+from specruntime.manifest.schema import CheckPrompt
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import TokenLogprobs
 from specruntime.session import Session
@@ -307,7 +307,7 @@ class Checker:
             session.close()
 
     def _acceptance(self, answer: Completion) -> float | None:
-        return None if isinstance(self._bundle.manifest.draft, NoneDraft) else answer.stats.acceptance_length
+        return answer.stats.acceptance_length if self._bundle.manifest.draft.nodes else None
 
 
 def prompt_ids(bundle: LoadedBundle, prompt: CheckPrompt) -> list[int]:

@@ -17,7 +17,7 @@ from specruntime.bundle import LoadedBundle, load_manifest, open_bundle
 from specruntime.engines import EngineOptions
 from specruntime.errors import InvalidArgument
 from specruntime.inspection.summary import graphs_of
-from specruntime.manifest.schema import Manifest, NoneDraft
+from specruntime.manifest.schema import Manifest
 from specruntime.sampling.params import SamplingParams
 
 Advance = Callable[[str], None]
@@ -158,7 +158,7 @@ def _modes(
     advance("warming up")
     modes: dict[Mode, Answer] = {REFERENCE: _session_mode(first, False, params, longest)}
     for name, bundle in bundles.items():
-        if not isinstance(bundle.manifest.draft, NoneDraft):
+        if bundle.manifest.draft.nodes:
             modes[name] = _session_mode(bundle, True, params, longest)
     if plan.pytorch:
         advance("loading the checkpoint in PyTorch")

@@ -20,11 +20,11 @@ from specexport.graph.built import BuiltGraph
 from specexport.recipe.schema import EagleDraft, MedusaDraft, Recipe
 from specexport.tokenizer.files import describe_tokenizer
 from specruntime.bundle import load_manifest
+from specruntime.drafts import DraftSpec
 from specruntime.manifest.schema import (
     SCHEMA_VERSION,
     CheckPrompt,
     CheckSpec,
-    DraftSpec,
     Manifest,
 )
 

@@ -16,8 +16,10 @@ from specexport.recipe.schema import (
 )
 from specexport.recipe.trees import Lengths
 from specexport.trees import Tree
-from specruntime.manifest import schema as manifest
-from specruntime.manifest.schema import AdaptiveSpec, DraftSpec, GraphSpec, TreeSpec
+from specruntime import drafts as manifest
+from specruntime.drafts import DraftSpec
+from specruntime.drafts.eagle import DynamicTree, TappedLayers
+from specruntime.manifest.schema import AdaptiveSpec, GraphSpec, TreeSpec
 
 
 def draft_spec(draft: Draft, graph: GraphSpec | None, tapped: TappedFeatures | None = None) -> DraftSpec:
@@ -41,11 +43,9 @@ def draft_spec(draft: Draft, graph: GraphSpec | None, tapped: TappedFeatures | N
                 kind=draft.kind,
                 k=draft.depth,
                 tree=_tree(draft.shape) if draft.shape is not None else None,
-                dynamic=manifest.DynamicTree(nodes=dynamic.nodes, branch=dynamic.branch) if dynamic else None,
+                dynamic=DynamicTree(nodes=dynamic.nodes, branch=dynamic.branch) if dynamic else None,
                 stop_below=draft.stop_below,
-                tapped=manifest.TappedLayers(entering=tapped.entering, reason=tapped.reason)
-                if tapped
-                else None,
+                tapped=TappedLayers(entering=tapped.entering, reason=tapped.reason) if tapped else None,
                 graph=graph,
             )
 

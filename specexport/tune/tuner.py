@@ -14,11 +14,11 @@ from specexport.tune.prediction import Prediction, bounded, predict, predict_tre
 from specexport.tune.probing import Advance, Probe, probe
 from specexport.tune.trials import ADAPTIVE, Trial, try_sizes
 from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.drafts import DraftSpec
 from specruntime.engines import EngineOptions
 from specruntime.engines.cores import usable_cores
 from specruntime.errors import InvalidArgument
-from specruntime.manifest.draft import grows_trees
-from specruntime.manifest.schema import DraftSpec, Manifest, NoneDraft, stated_threads
+from specruntime.manifest.schema import Manifest, stated_threads
 from specruntime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def tune(plan: TunePlan, advance: Advance = lambda step: None) -> TuneReport:
 
 
 def _require_drafts(path: Path, manifest: Manifest) -> None:
-    if isinstance(manifest.draft, NoneDraft):
+    if not manifest.draft.nodes:
         raise InvalidArgument(
             f"{path} drafts nothing (kind none), expected a bundle with a draft: plain decoding is measured "
             "beside every one"
@@ -197,7 +197,7 @@ def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Adva
     prompts = encode_prompts(bundle, plan.prompts, plan.max_new_tokens)
     params = replace(plan.params, max_tokens=plan.max_new_tokens)
     widths = sorted({p.width for p in target.profiles if p.rows == p.width and p.computes("top_ids")} | {1})
-    chain = not grows_trees(draft)
+    chain = not draft.grows_trees
     found = probe(bundle, prompts, params, _sizes(draft, widths, chain), advance)
     if not any(one.size for one in found.rounds):
         raise InvalidArgument(
@@ -222,7 +222,7 @@ def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Adva
         verify_ms=verify_ms,
         draft_ms=found.draft_ms(),
         predictions=tuple(predictions),
-        tree=None if chain else predict_tree(found, verify_ms, _depth(draft)),
+        tree=None if chain else predict_tree(found, verify_ms, draft.k),
     )
     try:
         finding = replace(finding, trials=tuple(try_sizes(bundle, prompts, params, tried, advance)))
@@ -254,14 +254,8 @@ def _search(
     )
 
 
-def _depth(draft: DraftSpec) -> int:
-    assert not isinstance(draft, NoneDraft)
-    return draft.k
-
-
 def _sizes(draft: DraftSpec, widths: Sequence[int], chain: bool) -> list[int]:
     """Numbers of drafted tokens that the bundle can be asked for: every length, or what fills each window."""
-    assert not isinstance(draft, NoneDraft)
     if chain:
         return list(range(1, draft.k + 1))
     return sorted({min(width - 1, draft.nodes) for width in widths if width > 1})

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from specruntime.bundle import LoadedBundle
-from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts import NOTHING, Draft, NgramDraft, Proposal, Room, Verdict
 from specruntime.drafts.adaptive import adaptive_draft
 from specruntime.drafts.wrappers import ForwardingDraft
-from specruntime.manifest.schema import AdaptiveSpec, NgramDraft
+from specruntime.manifest.schema import AdaptiveSpec
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
 from specruntime.session import Session

@@ -14,8 +14,9 @@ from specexport.draft_models.random_drafts import random_eagle
 from specexport.errors import CheckpointUnsupported
 from specexport.recipe.schema import Recipe
 from specruntime.bundle import load_manifest
+from specruntime.drafts import EagleDraft, LayerSkipDraft, MedusaDraft
 from specruntime.inspection.summary import render_summary, summarise
-from specruntime.manifest.schema import EagleDraft, LayerSkipDraft, Manifest, MedusaDraft
+from specruntime.manifest.schema import Manifest
 from tests.e2e.conftest import DRAFT_KINDS, Built, draft_recipe
 
 

@@ -11,7 +11,6 @@ from specexport.cache.context import BuildContext
 from specexport.cache.entries import CACHE_VARIABLE
 from specexport.recipe.schema import Recipe
 from specruntime.bundle import load_manifest
-from specruntime.manifest.schema import draft_graph
 from specruntime.manifest.tensorrt import TensorRTEngine
 from tests.conftest import RECIPES
 
@@ -34,7 +33,7 @@ def test_a_draft_has_an_engine_of_its_own(
     heard: list[str] = []
     root = build(Recipe.model_validate(document), tmp_path / "it.bundle", BuildContext(announce=heard.append))
     manifest = load_manifest(root)
-    graph = draft_graph(manifest.draft)
+    graph = manifest.draft.own_graph
     assert graph is not None and isinstance(graph.engine, TensorRTEngine)
     assert all(profile.outputs is None for profile in (*graph.profiles, *manifest.target.profiles))
     record = json.loads((root / "build.json").read_text())["graphs"]["draft"]

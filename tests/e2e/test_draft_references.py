@@ -14,9 +14,9 @@ from transformers import DynamicCache
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.checkpoints.named import RecipeCheckpoints
 from specexport.draft_models import Eagle3Draft, EagleDraft, MedusaHeads
-from specruntime.drafts import Proposal
-from specruntime.manifest.schema import EagleDraft as EagleSpec
-from specruntime.manifest.schema import LayerSkipDraft, MedusaDraft, TreeSpec
+from specruntime.drafts import EagleDraft as EagleSpec
+from specruntime.drafts import LayerSkipDraft, MedusaDraft, Proposal
+from specruntime.manifest.schema import TreeSpec
 from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.e2e.conftest import DRAFT_KINDS, Opened, draft_recipe

@@ -20,7 +20,6 @@ from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.onnxruntime import file_mappings
 from specruntime.errors import BundleInvalid
 from specruntime.inspection.summary import weight_bytes
-from specruntime.manifest.schema import draft_graph
 from tests.conftest import RECIPES
 
 INT8 = {"format": "int8", "activations": "blocks", "lm_head": {"format": "int8", "activations": "blocks"}}
@@ -94,7 +93,7 @@ def test_what_draft_and_target_have_in_common_is_in_the_bundle_once(
     assert shared, "the embedding table at least"
     for offset, length in own:
         assert length < 4096 or weights["draft"][offset : offset + length] not in weights["target"]
-    graph = draft_graph(load_manifest(bundle).draft)
+    graph = load_manifest(bundle).draft.own_graph
     assert graph is not None
     assert (graph.file, graph.weights) == ("draft.onnx", ("draft/graph.weights", "target/graph.weights"))
     if form != "packed":
@@ -108,7 +107,7 @@ def test_what_draft_and_target_have_in_common_is_in_the_bundle_once(
 
 def test_both_engines_map_the_shared_file_and_copies_read_it_too(tmp_path: Path) -> None:
     bundle = build(load_recipe(RECIPES / "tiny-eagle3.yaml"), tmp_path / "it.bundle")
-    graph = draft_graph(load_manifest(bundle).draft)
+    graph = load_manifest(bundle).draft.own_graph
     assert graph is not None
     found = {}
     for copied in (False, True):

@@ -14,7 +14,7 @@ from specexport.graph.files import GRAPH_NAME, PATH_NAME, WEIGHTS_NAME
 from specexport.recipe.schema import Recipe, load_recipe
 from specruntime.bundle import load_manifest, open_bundle
 from specruntime.check import check_bundle
-from specruntime.manifest.schema import LayerSkipDraft
+from specruntime.drafts import LayerSkipDraft
 from tests.conftest import RECIPES
 
 INT8: dict[str, Any] = {"format": "int8"}

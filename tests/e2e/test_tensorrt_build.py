@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 
 from specexport.cli import main
 from specruntime.bundle import load_manifest
+from specruntime.drafts import ModelDraft
 from specruntime.engines.cuda import open_driver
 from specruntime.errors import BackendIncompatible, BackendMissing
-from specruntime.manifest.schema import GraphSpec, ModelDraft
+from specruntime.manifest.schema import GraphSpec
 from specruntime.manifest.tensorrt import TensorRTEngine
 from tests.conftest import RECIPES
 

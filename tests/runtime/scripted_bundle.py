@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from specruntime.bundle import LoadedBundle
-from specruntime.manifest.schema import DraftSpec, GraphSpec, NgramDraft, draft_graph
+from specruntime.drafts import DraftSpec, NgramDraft
+from specruntime.manifest.schema import GraphSpec
 from tests.runtime.scripted_engine import (
     DRAFT_STEP,
     Language,
@@ -55,7 +56,7 @@ def scripted_bundle(
     """A bundle without tokenizer, and its engine."""
     spec = target_spec(capacity=capacity, batch=batch)
     engine = ScriptedEngine(spec, language or Language())
-    graph = draft_graph(draft)
+    graph = draft.own_graph
     drafting = None
     if graph is not None:
         drafting = ScriptedEngine(graph, language or Language())

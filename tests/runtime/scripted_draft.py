@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import Proposal, Room, Verdict
+from specruntime.drafts import EagleDraft, MedusaDraft, Proposal, Room, Verdict
 from specruntime.engines.protocol import Window
 from specruntime.errors import EngineFailed
-from specruntime.manifest.schema import EagleDraft, GraphSpec, MedusaDraft, Profile, TensorSpec
+from specruntime.manifest.schema import GraphSpec, Profile, TensorSpec
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
 from tests.runtime.scripted_engine import (

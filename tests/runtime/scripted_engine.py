@@ -10,17 +10,14 @@ from collections.abc import Callable, Container, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts import Draft, Proposal, Room, new_draft
+from specruntime.drafts import Draft, DraftSpec, ModelDraft, NoneDraft, Proposal, Room, new_draft
 from specruntime.engines.protocol import Context, Window
 from specruntime.errors import EngineFailed, WrongState
 from specruntime.manifest.schema import (
     AliasPair,
     CheckSpec,
-    DraftSpec,
     GraphSpec,
     Manifest,
-    ModelDraft,
-    NoneDraft,
     OnnxRuntimeEngine,
     Profile,
     TensorSpec,

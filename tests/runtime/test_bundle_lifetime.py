@@ -6,9 +6,10 @@ from weakref import WeakSet
 import pytest
 
 from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.drafts import DraftSpec, ModelDraft, NgramDraft, NoneDraft
 from specruntime.errors import InvalidArgument, OutOfMemory, WrongState
 from specruntime.generation import complete
-from specruntime.manifest.schema import DraftSpec, GraphSpec, ModelDraft, NgramDraft, NoneDraft
+from specruntime.manifest.schema import GraphSpec
 from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import (
     Language,

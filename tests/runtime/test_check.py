@@ -21,9 +21,10 @@ from specruntime.check import (
     render_traces,
     trace_prompt,
 )
+from specruntime.drafts import DraftSpec, NgramDraft, NoneDraft
 from specruntime.engines.protocol import Window
 from specruntime.errors import InvalidArgument
-from specruntime.manifest.schema import CheckPrompt, CheckSpec, DraftSpec, GraphSpec, NgramDraft, NoneDraft
+from specruntime.manifest.schema import CheckPrompt, CheckSpec, GraphSpec
 from tests.runtime.scripted_engine import Language, ScriptedContext, scripted_manifest, target_spec
 from tests.runtime.stacked_batch import StackedBatch
 

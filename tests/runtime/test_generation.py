@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from specruntime.drafts import DraftSpec, ModelDraft, NgramDraft, NoneDraft
 from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument, SessionPoisoned, WrongState
 from specruntime.generation import Answer, Completion, complete, generate
-from specruntime.manifest.schema import DraftSpec, ModelDraft, NgramDraft, NoneDraft
 from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import (
     VOCAB,

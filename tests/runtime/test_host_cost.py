@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import specruntime
-from specruntime.manifest.schema import DraftSpec, NgramDraft, NoneDraft
+from specruntime.drafts import DraftSpec, NgramDraft, NoneDraft
 from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.runtime.scripted_engine import Bench, target_spec

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specruntime.drafts import Proposal, Room
+from specruntime.drafts import DraftSpec, ModelDraft, NgramDraft, Proposal, Room
 from specruntime.drafts.model import ModelProposer
-from specruntime.manifest.schema import DraftSpec, ModelDraft, NgramDraft
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler, token_logprobs
 from tests.runtime.scripted_engine import (

@@ -6,6 +6,7 @@ from threading import Event, Thread
 import numpy as np
 import pytest
 
+from specruntime.drafts import ModelDraft
 from specruntime.errors import (
     CapacityExceeded,
     EmptyPrompt,
@@ -16,7 +17,6 @@ from specruntime.errors import (
     SpecError,
     WrongState,
 )
-from specruntime.manifest.schema import ModelDraft
 from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import (
     VOCAB,

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from specruntime.drafts import DraftSpec, ModelDraft, NgramDraft, NoneDraft
 from specruntime.drafts.model import ModelProposer
-from specruntime.manifest.schema import DraftSpec, ModelDraft, NgramDraft, NoneDraft
 from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import (
     VOCAB,

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from specruntime.manifest.schema import DraftSpec, ModelDraft, NgramDraft
+from specruntime.drafts import DraftSpec, ModelDraft, NgramDraft
 from specruntime.sampling.params import SamplingParams
 from specruntime.trace import RoundTrace, render_round
 from tests.runtime.drafts.tree_drafts import BUSHY, SampledTreeDraft, TreeTableDraft, depths_of

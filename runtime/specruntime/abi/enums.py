@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from specruntime.drafts import KINDS
+
 # The seed that stands for "draw one"; as a seed it is not available here.
 SEED_DRAWN = 2**64 - 1
 
@@ -33,13 +35,7 @@ class AcceptRule(IntEnum):
     REJECTION = 1
 
 
-class DraftKind(IntEnum):
-    """What drafts."""
-
-    NONE = 0
-    NGRAM = 1
-    MODEL = 2
-    LAYER_SKIP = 3
-    MEDUSA = 4
-    EAGLE = 5
-    EAGLE3 = 6
+_NUMBERED = {name: found for kind in KINDS for name, found in kind.c_numbers.items()}
+# What drafts: the numbers and words of the kinds in `specruntime.drafts`.
+DraftKind = IntEnum("DraftKind", [(name.upper(), number) for name, (number, _) in _NUMBERED.items()])  # type: ignore[misc]
+DRAFT_KIND_DOCS: dict[int, str] = dict(_NUMBERED.values())

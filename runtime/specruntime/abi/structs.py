@@ -1,6 +1,6 @@
 """The structures and enumerations of the ABI, with their documentation."""
 
-from specruntime.abi.enums import SEED_DRAWN, AcceptRule, DraftKind, Finish, SessionState
+from specruntime.abi.enums import DRAFT_KIND_DOCS, SEED_DRAWN, AcceptRule, DraftKind, Finish, SessionState
 from specruntime.abi.table import Enumeration, Field, Structure
 from specruntime.errors import Status
 
@@ -165,15 +165,7 @@ DRAFT = Enumeration(
     "SPX_DRAFT_",
     "What drafts in a bundle.",
     DraftKind,
-    {
-        DraftKind.NONE: "nothing",
-        DraftKind.NGRAM: "the continuation of the last tokens where they occurred before",
-        DraftKind.MODEL: "a smaller model",
-        DraftKind.LAYER_SKIP: "the target with some of its layers",
-        DraftKind.MEDUSA: "heads on the target's last hidden state",
-        DraftKind.EAGLE: "one layer on the target's top features",
-        DraftKind.EAGLE3: "one layer on features of three target layers",
-    },
+    DRAFT_KIND_DOCS,
 )
 
 ENUMERATIONS = (STATUS, STATE, FINISH, ACCEPT, DRAFT)

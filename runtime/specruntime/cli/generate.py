@@ -18,7 +18,6 @@ from specruntime.cli.options import (
 )
 from specruntime.errors import EmptyPrompt, InvalidArgument
 from specruntime.generation import Delta, TimedAnswer
-from specruntime.manifest.schema import NoneDraft
 from specruntime.sampling.params import SamplingParams
 from specruntime.text.codec import TextCodec
 
@@ -90,7 +89,7 @@ def _require_equal_law(params: SamplingParams) -> None:
 
 
 def _require_drafts(opened: LoadedBundle) -> None:
-    if isinstance(opened.manifest.draft, NoneDraft):
+    if not opened.manifest.draft.nodes:
         raise InvalidArgument(
             f"--compare needs drafts, and {opened.manifest.name} has none; leave the option out"
         )

@@ -1,66 +1,92 @@
-"""The kinds of draft, and the making of the draft that a manifest describes."""
+"""The kinds of draft, and the making of the draft that a manifest describes.
+
+A kind is one module here: its section of the manifest, its check against the target, the contract of its graph, its
+proposer, and what it is expected to cost. `register` adds one that another distribution or a test brings.
+"""
+
+from collections.abc import Callable
 
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts.eagle import EagleDraft
+from specruntime.drafts.kind import ChainSpec, DraftSpec
+from specruntime.drafts.layer_skip import LayerSkipDraft
+from specruntime.drafts.lookup import NgramDraft, NoneDraft
+from specruntime.drafts.medusa import MedusaDraft
+from specruntime.drafts.model import ModelDraft
 from specruntime.engines.protocol import Context
 from specruntime.errors import InvalidArgument
-from specruntime.manifest.schema import (
-    DraftSpec,
-    EagleDraft,
-    LayerSkipDraft,
-    MedusaDraft,
-    ModelDraft,
-    NgramDraft,
-    NoneDraft,
-)
 
-__all__ = ["NOTHING", "Draft", "Proposal", "Room", "Verdict", "new_draft"]
+__all__ = [
+    "ENTRY_POINTS",
+    "KINDS",
+    "NOTHING",
+    "ChainSpec",
+    "Draft",
+    "DraftSpec",
+    "EagleDraft",
+    "LayerSkipDraft",
+    "MedusaDraft",
+    "ModelDraft",
+    "NgramDraft",
+    "NoneDraft",
+    "Proposal",
+    "Room",
+    "Verdict",
+    "find_kind",
+    "new_draft",
+    "register",
+]
+
+ENTRY_POINTS = "specruntime.drafts"  # group in which other distributions name their kinds
+KINDS: list[type[DraftSpec]] = [NoneDraft, NgramDraft, ModelDraft, LayerSkipDraft, MedusaDraft, EagleDraft]
+
+
+def register(kind: type[DraftSpec]) -> Callable[[], None]:
+    """Adds a kind: manifests may have its section from now on. What is returned takes it out again.
+
+    Raises `InvalidArgument` where another kind has one of its names.
+    """
+    taken = {name for known in KINDS for name in known.names()}
+    if odd := sorted(taken.intersection(kind.names())):
+        raise InvalidArgument(f"found another draft kind named {odd[0]!r}, expected a name of its own")
+    KINDS.append(kind)
+    _renew_schema()
+
+    def remove() -> None:
+        KINDS.remove(kind)
+        _renew_schema()
+
+    return remove
+
+
+def find_kind(name: str) -> None:
+    """Registers the kind of that name that an installed distribution offers as an entry point, if one does."""
+    if any(name in kind.names() for kind in KINDS):
+        return
+    from importlib.metadata import entry_points  # only here: it takes as long as the rest of the import
+
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
+        register(entry.load())
+        return
+
+
+def _renew_schema() -> None:
+    from specruntime.manifest.schema import Manifest  # which imports the kinds
+
+    Manifest.model_rebuild(force=True)
 
 
 def new_draft(
     spec: DraftSpec, context: Context | None, vocab_size: int, *, target: Context | None = None
 ) -> Draft:
-    """The draft that `spec` describes; `context` is a fresh one of its graph, None for kinds without a graph.
+    """The draft that `spec` describes; `context` is a fresh one of its graph, None for drafts without a graph.
 
     `vocab_size` is the target's; raises `InvalidArgument` when the draft's graph has another. `target` is the
-    session's own context: `layer_skip` without a graph of its own drafts through it and never closes it.
+    session's own context, through which some kinds draft and which none closes.
     """
-    from specruntime.drafts.lookup import NgramProposer, NoProposer
-
-    if isinstance(spec, NoneDraft):
-        return NoProposer()
-    if isinstance(spec, NgramDraft):
-        return NgramProposer(k=spec.k, max_n=spec.max_n, min_n=spec.min_n)
-    if isinstance(spec, LayerSkipDraft) and spec.graph is None:
-        from specruntime.drafts.layer_skip import LayerSkipProposer
-
-        assert target is not None, "who opens a layer_skip draft hands it the session's context"
-        return LayerSkipProposer(target, spec)
-    assert context is not None, "who opens a draft with a graph hands it a context of that graph"
-    if context.spec.vocab_size != vocab_size:
+    if context is not None and context.spec.vocab_size != vocab_size:
         raise InvalidArgument(
             f"the draft {context.spec.file} has {context.spec.vocab_size} tokens, the target {vocab_size}: "
             "draft and target must share one tokenizer"
         )
-    return _with_graph(spec, context, vocab_size)
-
-
-def _with_graph(
-    spec: ModelDraft | LayerSkipDraft | MedusaDraft | EagleDraft, context: Context, vocab_size: int
-) -> Draft:
-    from specruntime.drafts.model import FusedProposer, ModelProposer
-
-    if isinstance(spec, EagleDraft):
-        from specruntime.drafts.eagle import EagleProposer
-
-        return EagleProposer(context, spec, vocab_size=vocab_size)
-    if isinstance(spec, MedusaDraft):
-        from specruntime.drafts.medusa import MedusaProposer
-
-        return MedusaProposer(context, spec)
-    if isinstance(spec, LayerSkipDraft):
-        return ModelProposer(context, k=spec.k)
-    return (
-        FusedProposer(context, k=spec.k)
-        if spec.fused
-        else ModelProposer(context, k=spec.k, stop_below=spec.stop_below)
-    )
+    return spec.proposer(context, target, vocab_size)

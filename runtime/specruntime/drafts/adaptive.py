@@ -19,16 +19,6 @@ from numpy.typing import NDArray
 
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.lengths import Acceptance, Credit, Plan, StepTimes, TreeAcceptance, plans
-from specruntime.drafts.lookup import NgramProposer
-from specruntime.manifest.draft import (
-    DraftSpec,
-    EagleDraft,
-    MedusaDraft,
-    ModelDraft,
-    NgramDraft,
-    NoneDraft,
-    grows_trees,
-)
 from specruntime.manifest.schema import AdaptiveSpec, GraphSpec, Manifest
 from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import EngineTally
@@ -289,8 +279,7 @@ def adaptive_draft(draft: Draft, manifest: Manifest) -> AdaptiveDraft:
     verify = _verify_seconds(spec, manifest.target)
     arms = [_arm(draft, spec, manifest, sorted(verify), verify[1])]
     if spec.lookup is not None:
-        found = spec.lookup
-        arms.insert(0, _lookup(NgramProposer(k=found.k, max_n=found.max_n, min_n=found.min_n)))
+        arms.insert(0, _free(spec.lookup.proposer(None, None, manifest.target.vocab_size)))
     return AdaptiveDraft(arms, StepTimes(verify))
 
 
@@ -304,31 +293,21 @@ def _verify_seconds(spec: AdaptiveSpec, target: GraphSpec) -> dict[int, float]:
 
 
 def _arm(draft: Draft, spec: AdaptiveSpec, manifest: Manifest, widths: Sequence[int], plain: float) -> Arm:
-    described = manifest.draft
-    if isinstance(described, NgramDraft):
-        return _lookup(draft)
-    assert not isinstance(described, NoneDraft), "manifests with a dynamic length and no draft are refused"
-    if not grows_trees(described):
-        sizes: Sequence[int] = range(1, described.k + 1)
-        acceptance: Acceptance | TreeAcceptance = Acceptance(described.k, TRAINED_PRIOR)
+    kind = manifest.draft
+    if kind.free:
+        return _free(draft)
+    assert kind.nodes, "manifests with a dynamic length and no draft are refused"
+    if not kind.grows_trees:
+        sizes: Sequence[int] = range(1, kind.k + 1)
+        acceptance: Acceptance | TreeAcceptance = Acceptance(kind.k, TRAINED_PRIOR)
     else:
-        sizes = sorted({min(width - 1, described.nodes) for width in widths if width > 1})
+        sizes = sorted({min(width - 1, kind.nodes) for width in widths if width > 1})
         acceptance = TreeAcceptance(sizes, [TREE_PRIOR * log2(1 + size) for size in sizes])
-    seconds = {size: _draft_seconds(described, spec, size, plain) for size in sizes}
-    return Arm(draft, acceptance, StepTimes(seconds))
+    times = {name: 1e-3 * ms for name, ms in spec.draft_ms.items()}
+    step = min(times.values(), default=GUESSED_DRAFT * plain)
+    return Arm(draft, acceptance, StepTimes({size: kind.first_seconds(size, step, times) for size in sizes}))
 
 
-def _lookup(draft: Draft) -> Arm:
+def _free(draft: Draft) -> Arm:
+    """Of a draft that proposes for nothing."""
     return Arm(draft, Acceptance(draft.k, LOOKUP_PRIOR, memory=LOOKUP_MEMORY), None)
-
-
-def _draft_seconds(draft: DraftSpec, spec: AdaptiveSpec, size: int, plain: float) -> float:
-    """A first estimate for drafting `size` tokens; sessions measure it."""
-    times = [1e-3 * ms for ms in spec.draft_ms.values()]
-    step = min(times, default=GUESSED_DRAFT * plain)
-    if isinstance(draft, MedusaDraft) or (isinstance(draft, ModelDraft) and draft.fused):
-        return step
-    if isinstance(draft, EagleDraft) and grows_trees(draft):
-        levels = (spec.draft_ms.get(f"level_{depth}", 1e3 * step) for depth in range(1, draft.k))
-        return step + 1e-3 * sum(levels)
-    return size * step

@@ -1,18 +1,20 @@
-"""EAGLE, EAGLE-2 and EAGLE-3 drafts: one decoder layer that continues the target's own features.
+"""Kinds `eagle` and `eagle3` (EAGLE, EAGLE-2 and EAGLE-3): one decoder layer that continues the target's own features.
 
 Owns the features of the committed positions and how many pairs of them are in the draft's cache. Each round extends
 that cache by what was committed, with the target's features; what the draft wrote while looking ahead counts for
 nothing. https://arxiv.org/abs/2401.15077, https://arxiv.org/abs/2406.16858, https://arxiv.org/abs/2503.01840.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.drafts.eagle_windows import Answer, Ladder, PairFeeder
+from specruntime.drafts.eagle_windows import LEVEL, STEP, Answer, Ladder, PairFeeder
+from specruntime.drafts.kind import DraftSpec
 from specruntime.drafts.own_cache import CachingDraft
 from specruntime.drafts.trees import (
     GrowingTree,
@@ -23,15 +25,153 @@ from specruntime.drafts.trees import (
     draw_children,
     next_draft,
     probability_of,
-    require_candidates,
     room_for_laws,
     static_tree,
     without_nodes,
 )
 from specruntime.engines.protocol import Context
 from specruntime.errors import InvalidArgument
-from specruntime.manifest.schema import DynamicTree, EagleDraft, TreeSpec
+from specruntime.manifest.contracts import ANY, HIDDEN, LOGITS, WINDOW, Contract
+from specruntime.manifest.draft import (
+    TreeSpec,
+    check_computed,
+    check_features,
+    check_masked,
+    check_one_row,
+    check_tree,
+    last_size,
+    topk_sizes,
+)
+from specruntime.manifest.graph import Closed, GraphSpec
+from specruntime.manifest.numbers import MAX_LAYERS, MAX_NODES, Index, Share, Size
+from specruntime.manifest.refusals import refuse
 from specruntime.sampling.sampler import Sampler
+
+_CONTRACT = Contract(
+    inputs=WINDOW | HIDDEN,
+    needed_inputs=("input_ids", "cache_length", "hidden"),
+    outputs={
+        "topk_ids": ("int64", ("B", "R", ANY)),
+        "topk_logprobs": ("float32", ("B", "R", ANY)),
+        "next_hidden": ("float32", ("B", "W", ANY)),
+        "logits": LOGITS,
+    },
+    needed_outputs=("topk_ids", "topk_logprobs", "next_hidden"),
+)
+
+
+class DynamicTree(Closed):
+    """A tree grown anew each round (EAGLE-2): `branch` nodes expanded per level, the best `nodes` of all judged."""
+
+    nodes: Annotated[int, Field(ge=1, le=MAX_NODES)]
+    branch: Size
+
+
+class TappedLayers(Closed):
+    """The hidden states of the target that feed an EAGLE-3 draft: what enters these layers, and how that is known."""
+
+    entering: Annotated[tuple[Index, ...], Field(min_length=1, max_length=MAX_LAYERS)]
+    """The number of layers stands for what leaves the last."""
+    reason: Annotated[str, Field(max_length=400)]
+
+
+class EagleDraft(DraftSpec):
+    """One decoder layer on target features, `k` steps deep: a chain, a static `tree`, or a `dynamic` one.
+
+    A chain is drafted no further once the draft's own probability of a token falls below `stop_below`.
+    """
+
+    contract: ClassVar = _CONTRACT
+    c_numbers: ClassVar = {
+        "eagle": (5, "one layer on the target's top features"),
+        "eagle3": (6, "one layer on features of three target layers"),
+    }
+
+    kind: Literal["eagle", "eagle3"]
+    k: Size
+    tree: TreeSpec | None = None
+    dynamic: DynamicTree | None = None
+    stop_below: Share | None = None
+    tapped: TappedLayers | None = None
+    graph: GraphSpec
+
+    @property
+    def nodes(self) -> int:
+        if self.dynamic is not None:
+            return self.dynamic.nodes
+        return self.k if self.tree is None else len(self.tree.parents)
+
+    @property
+    def grows_trees(self) -> bool:
+        return self.tree is not None or self.dynamic is not None
+
+    @property
+    def width_key(self) -> str:
+        if self.dynamic is not None:
+            return "draft.dynamic.nodes"
+        return "draft.k" if self.tree is None else "the number of nodes of draft.tree"
+
+    def check(self, target: GraphSpec) -> None:
+        (candidates,) = topk_sizes(self.graph)
+        if self.tree is not None and self.dynamic is not None:
+            refuse("draft has both a tree and a dynamic tree, expected one of them or neither")
+        if self.stop_below is not None and self.grows_trees:
+            refuse(f"draft.stop_below is {self.stop_below} beside a tree, expected it for chains only")
+        if self.tree is not None:
+            check_tree(target, self.tree, candidates)
+            if self.tree.depth != self.k:
+                refuse(f"draft.k is {self.k}, but draft.tree is {self.tree.depth} deep")
+        if self.dynamic is not None:
+            self._check_dynamic(target, self.dynamic, candidates)
+        check_one_row(self.graph, STEP)
+        check_computed(self.graph, _CONTRACT.needed_outputs)
+        self._check_levels()
+        check_features(target, self.graph)
+        taken, given = last_size(self.graph, "hidden"), last_size(self.graph, "next_hidden")
+        if taken != given:
+            refuse(f"draft.graph takes hidden of {taken} and gives next_hidden of {given}, expected one size")
+
+    def _check_dynamic(self, target: GraphSpec, dynamic: DynamicTree, candidates: int) -> None:
+        check_masked(target)
+        if dynamic.branch > candidates:
+            refuse(f"draft.dynamic.branch is {dynamic.branch}, but its graph names {candidates} candidates")
+        if dynamic.nodes < self.k:
+            refuse(f"draft.dynamic.nodes is {dynamic.nodes}, too few for a depth of {self.k}")
+
+    def _check_levels(self) -> None:
+        """Each level of the tree but the last has a window that all nodes asked so far fit into."""
+        profiles = {profile.name: profile for profile in self.graph.profiles}
+        masked = any(tensor.name == "window_mask" for tensor in self.graph.inputs)
+        width = 0
+        for depth, rows in enumerate(self._asked(), start=1):
+            width += rows
+            found = profiles.get(f"{LEVEL}{depth}")
+            if found is None or found.width < width or found.rows < rows:
+                has = "none" if found is None else f"one {found.width} wide with {found.rows} rows"
+                refuse(
+                    f"draft.graph: level {depth} of the draft's tree needs a profile {LEVEL + str(depth)!r} {width} "
+                    f"wide with {rows} rows, found {has}"
+                )
+            if not masked:
+                refuse("draft.graph has no input 'window_mask', which a tree of more than one level needs")
+
+    def _asked(self) -> list[int]:
+        """How many nodes of each depth from 1 on are asked for children."""
+        if self.dynamic is not None:
+            return [self.dynamic.branch] * (self.k - 1)
+        if self.tree is None:
+            return []
+        return [len(level.asked) for level in static_tree(self.tree.parents, self.tree.ranks).levels[1:]]
+
+    def proposer(self, own: Context | None, target: Context | None, vocab_size: int) -> Draft:
+        assert own is not None, "these kinds have a graph"
+        return EagleProposer(own, self, vocab_size=vocab_size)
+
+    def first_seconds(self, size: int, step: float, times: Mapping[str, float]) -> float:
+        if not self.grows_trees:
+            return size * step
+        return step + sum(times.get(f"{LEVEL}{depth}", step) for depth in range(1, self.k))
+
 
 Extend = Callable[[Ladder], Answer]  # feeds what was committed; the answer is about the next token
 
@@ -85,16 +225,12 @@ class ChainGrower:
 
 class StaticGrower:
     def __init__(self, feeder: PairFeeder, spec: TreeSpec) -> None:
-        """Raises `InvalidArgument` for a tree that the feeder's windows cannot grow."""
         self._feeder = feeder
         tree = static_tree(spec.parents, spec.ranks)
         self._trees = Trimmings(tree)
-        rows = [len(level.asked) for level in tree.levels]
-        _require_levels(feeder, feeder.plain, np.cumsum(rows)[1:].tolist(), rows[1:])
-        require_candidates(feeder.context.spec.file, feeder.candidates, tree)
         # Drawing takes the levels with laws; a bundle without them drafts the likeliest tokens.
         lawful = feeder.lawful
-        self._drawing = lawful if lawful and len(lawful.levels) >= len(rows) - 1 else None
+        self._drawing = lawful if lawful and len(lawful.levels) >= len(tree.levels) - 1 else None
 
     def grow(self, extend: Extend, pairs: int, room: Room, sampler: Sampler) -> Proposal:
         tree = self._trees.within(room.depth, room.nodes)
@@ -117,13 +253,9 @@ class StaticGrower:
 class DynamicGrower:
     """EAGLE-2: the best `branch` nodes of each level are expanded, the best `nodes` of all are proposed."""
 
-    def __init__(self, feeder: PairFeeder, spec: DynamicTree, *, depth: int) -> None:
-        """Raises `InvalidArgument` for a tree that the feeder's windows cannot grow."""
+    def __init__(self, feeder: PairFeeder, spec: DynamicTree) -> None:
         self._feeder = feeder
         self._spec = spec
-        first = min(spec.branch, feeder.candidates)
-        widths = [first + spec.branch * level for level in range(depth - 1)]
-        _require_levels(feeder, feeder.plain, widths, [first, *[spec.branch] * (depth - 2)][: depth - 1])
 
     def grow(self, extend: Extend, pairs: int, room: Room, sampler: Sampler) -> Proposal:
         feeder, ladder = self._feeder, self._feeder.plain
@@ -203,22 +335,10 @@ class _Drawn:
         return Proposal(self.ids[kept], laws, parents)
 
 
-def _require_levels(feeder: PairFeeder, ladder: Ladder, widths: list[int], rows: list[int]) -> None:
-    for depth, (width, judged) in enumerate(zip(widths, rows, strict=True), start=1):
-        found = ladder.levels[depth - 1].profile if depth <= len(ladder.levels) else None
-        if found is None or found.width < width or found.rows < judged:
-            has = "none" if found is None else f"one {found.width} wide with {found.rows} rows"
-            raise InvalidArgument(
-                f"{feeder.context.spec.file}: level {depth} of the draft's tree needs a window {width} wide with "
-                f"{judged} rows, found {has}: build the bundle again"
-            )
-
-
 class EagleProposer(CachingDraft[PairFeeder]):
     """Proposes a chain, a static tree or a dynamic tree, as the manifest says. A row of its cache is a pair."""
 
     def __init__(self, context: Context, spec: EagleDraft, *, vocab_size: int) -> None:
-        """Raises `InvalidArgument` for a graph whose windows cannot grow the tree or name too few candidates."""
         super().__init__(PairFeeder(context, vocab_size), k=spec.k)
         self._grower = _grower(self._feeder, spec)
         self._features = np.zeros((self._feeder.capacity, self._feeder.hidden_size), np.float32)
@@ -265,7 +385,7 @@ class EagleProposer(CachingDraft[PairFeeder]):
 
 def _grower(feeder: PairFeeder, spec: EagleDraft) -> Grower:
     if spec.dynamic is not None:
-        return DynamicGrower(feeder, spec.dynamic, depth=spec.k)
+        return DynamicGrower(feeder, spec.dynamic)
     if spec.tree is not None:
         return StaticGrower(feeder, spec.tree)
     return ChainGrower(feeder, stop_below=spec.stop_below or 0.0)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import run_counted, stage, stage_chain
-from specruntime.errors import InvalidArgument
 from specruntime.statistics import EngineTally
 
 LAW_SUFFIX = "_law"
@@ -65,26 +64,19 @@ class PairFeeder:
     """Feeds one context of an EAGLE draft. The cache beyond what the caller counts as valid is scratch."""
 
     def __init__(self, context: Context, vocab_size: int) -> None:
-        """`vocab_size` is the target's. Raises `InvalidArgument` for a graph that is none of an EAGLE draft."""
+        """`vocab_size` is the target's."""
         spec = context.spec
         self.context = context
         self.capacity = spec.capacity
         self.vocab_size = vocab_size
         self.tally = EngineTally()
         windows = {profile.name: context.window(profile.name) for profile in spec.profiles}
-        for window in windows.values():
-            _require_pairs(spec.file, window)
         plain = _ladder(windows, "")
-        if plain is None:
-            raise InvalidArgument(
-                f"{spec.file} has the profiles {', '.join(windows)}, expected {STEP!r} of width 1: "
-                "build the bundle again"
-            )
+        assert plain is not None, "a manifest without such windows is refused"
         everywhere = all(_has_logits(context, window) for window in windows.values())
         self.plain = plain
         self.lawful = plain if everywhere else _ladder(windows, LAW_SUFFIX)
         self.hidden_size = _hidden(self.plain.chain[0]).shape[2]
-        self.candidates = Answer(self.plain.chain[0], 1).ids.shape[1]
         widest = max(window.profile.width for window in windows.values())
         self._tree = _Asked(widest, self.hidden_size)
 
@@ -230,19 +222,6 @@ def _ladder(windows: dict[str, Window], suffix: str) -> Ladder | None:
 def _has_logits(context: Context, window: Window) -> bool:
     listed = any(tensor.name == "logits" for tensor in context.spec.outputs)
     return listed and window.profile.computes("logits")
-
-
-def _require_pairs(file: str, window: Window) -> None:
-    """Raises `InvalidArgument` for a window that is none of an EAGLE draft."""
-    tensors = ("hidden", "next_hidden", "topk_ids", "topk_logprobs")
-    missing = [name for name in tensors if getattr(window, name) is None]
-    if window.profile.name.startswith(LEVEL) and window.window_mask is None:
-        missing.append("window_mask")
-    if missing:
-        raise InvalidArgument(
-            f"{file}: profile {window.profile.name!r} has no {missing[0]}, which an EAGLE draft needs: "
-            "build the bundle again"
-        )
 
 
 def _hidden(window: Window) -> NDArray[np.float32]:

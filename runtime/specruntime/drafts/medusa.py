@@ -1,39 +1,103 @@
-"""Medusa heads: one launch on the target's last hidden state names candidates for every depth of a static tree.
+"""Kind `medusa`: one launch on the target's last hidden state names candidates for every depth of a static tree.
 
 Head i at position t predicts token t + i + 2. The target's own token t + 1 is the last committed one, so the tree
 starts at head 0 and no pass is spent on a bonus token. https://arxiv.org/abs/2401.10774.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.drafts.trees import Trimmings, best_first, require_candidates, static_tree
-from specruntime.engines.protocol import Context, Window
+from specruntime.drafts.kind import DraftSpec
+from specruntime.drafts.trees import Trimmings, best_first, static_tree
+from specruntime.engines.protocol import Context
 from specruntime.engines.windows import run_counted
-from specruntime.errors import InvalidArgument
-from specruntime.manifest.schema import MedusaDraft
+from specruntime.manifest.contracts import ANY, HIDDEN, Contract
+from specruntime.manifest.draft import (
+    TreeSpec,
+    check_computed,
+    check_features,
+    check_one_row,
+    check_tree,
+    topk_sizes,
+)
+from specruntime.manifest.graph import GraphSpec
+from specruntime.manifest.numbers import Size
+from specruntime.manifest.refusals import refuse
 from specruntime.sampling.sampler import Sampler
 
-HEADS = "heads"
+HEADS = "heads"  # the one profile of its graph
+_CONTRACT = Contract(
+    inputs=HIDDEN,
+    needed_inputs=("hidden",),
+    outputs={
+        "topk_ids": ("int64", ("B", "R", ANY, ANY)),
+        "topk_logprobs": ("float32", ("B", "R", ANY, ANY)),
+    },
+    needed_outputs=("topk_ids", "topk_logprobs"),
+    cached=False,
+)
+
+
+class MedusaDraft(DraftSpec):
+    """Heads on the target's last hidden state; head i drafts the tokens of depth i + 1 of a static tree."""
+
+    contract: ClassVar = _CONTRACT
+    c_numbers: ClassVar = {"medusa": (4, "heads on the target's last hidden state")}
+
+    kind: Literal["medusa"] = "medusa"
+    heads: Size
+    tree: TreeSpec
+    graph: GraphSpec
+
+    @property
+    def k(self) -> int:
+        return self.tree.depth
+
+    @property
+    def nodes(self) -> int:
+        return len(self.tree.parents)
+
+    @property
+    def grows_trees(self) -> bool:
+        return True
+
+    @property
+    def width_key(self) -> str:
+        return "the number of nodes of draft.tree"
+
+    def check(self, target: GraphSpec) -> None:
+        check_one_row(self.graph, HEADS)
+        check_computed(self.graph, _CONTRACT.needed_outputs)
+        heads, candidates = topk_sizes(self.graph)
+        if self.heads != heads:
+            refuse(f"draft.heads is {self.heads}, but topk_ids of its graph has {heads}")
+        check_tree(target, self.tree, candidates)
+        if self.tree.depth > self.heads:
+            refuse(
+                f"draft.tree is {self.tree.depth} deep, but there are {self.heads} heads, one for each depth"
+            )
+        check_features(target, self.graph)
+
+    def proposer(self, own: Context | None, target: Context | None, vocab_size: int) -> Draft:
+        assert own is not None, "this kind has a graph"
+        return MedusaProposer(own, self)
+
+    def first_seconds(self, size: int, step: float, times: Mapping[str, float]) -> float:
+        return step
 
 
 class MedusaProposer(Draft):
     """Proposes each head's likeliest candidates, given the noise the target will use. Its graph has no cache."""
 
     def __init__(self, context: Context, spec: MedusaDraft) -> None:
-        """Raises `InvalidArgument` for a graph whose heads or candidates are too few for the tree."""
         super().__init__(spec.k)
         self._context = context
-        self._window = _heads_window(context)
-        tree = static_tree(spec.tree.parents, spec.tree.ranks)
-        self._trees = Trimmings(tree)
-        _, _, heads, candidates = self._ids.shape
-        require_candidates(context.spec.file, candidates, tree)
-        if heads < self.k:
-            raise InvalidArgument(
-                f"{context.spec.file} has {heads} heads, the draft's tree is {self.k} deep: build the bundle again"
-            )
+        self._window = context.window(HEADS)
+        self._trees = Trimmings(static_tree(spec.tree.parents, spec.tree.ranks))
         self._seen = (
             0  # positions the target has seen; the window holds the features of the last one while `_known`
         )
@@ -76,16 +140,3 @@ class MedusaProposer(Draft):
         """[1, 1, heads, K] target ids, best first."""
         assert self._window.topk_ids is not None
         return self._window.topk_ids
-
-
-def _heads_window(context: Context) -> Window:
-    names = [profile.name for profile in context.spec.profiles]
-    window = context.window(HEADS) if HEADS in names else None
-    tensors = ("hidden", "topk_ids", "topk_logprobs")
-    missing = [name for name in tensors if window is not None and getattr(window, name) is None]
-    if window is None or window.profile.width != 1 or missing:
-        raise InvalidArgument(
-            f"{context.spec.file} has the profiles {', '.join(names)}{' without ' if missing else ''}"
-            f"{', '.join(missing)}, expected {HEADS!r} of width 1 with {', '.join(tensors)}: build the bundle again"
-        )
-    return window

@@ -1,20 +1,71 @@
-"""A smaller model as the draft: its own graph, its own KV cache, one step per drafted token.
+"""Kind `model`: a smaller model with its own graph and its own KV cache, one step per drafted token or one launch.
 
 Owns the catch-up: after a round in which all k drafts were accepted, the draft has not seen its own last token, and
 feeds two tokens first. It falls out of comparing the rows in its cache with the tokens that were committed.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.drafts.draft import NOTHING, Proposal, Room
+from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room
+from specruntime.drafts.kind import ChainSpec
 from specruntime.drafts.own_cache import SpeculatingDraft
 from specruntime.drafts.trees import next_draft, room_for_laws
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import Feeder, Rows, run_counted, stage, stage_chain
-from specruntime.errors import InvalidArgument
+from specruntime.manifest.contracts import MODEL
+from specruntime.manifest.graph import GraphSpec
+from specruntime.manifest.numbers import Share
+from specruntime.manifest.refusals import refuse
 from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import EngineTally
+
+DRAFT_WIDTH = 2  # of the narrowest window of a fused draft: the two tokens of a round that accepted all
+
+
+class ModelDraft(ChainSpec):
+    """A smaller checkpoint that proposes `k` tokens: one step each, or all of them in one `fused` launch.
+
+    It drafts no further once its own probability of a drafted token falls below `stop_below`.
+    """
+
+    contract: ClassVar = MODEL
+    c_numbers: ClassVar = {"model": (2, "a smaller model")}
+
+    kind: Literal["model"] = "model"
+    fused: bool = False
+    stop_below: Share | None = None
+    graph: GraphSpec
+
+    def check(self, target: GraphSpec) -> None:
+        drafted, expected = self.graph.drafted, self.k if self.fused else 1
+        if drafted != expected:
+            refuse(
+                f"draft: its graph drafts {drafted} tokens a launch, expected {expected} (fused: {self.fused})"
+            )
+        if not self.fused:
+            return
+        if self.stop_below is not None:
+            refuse(
+                f"draft.stop_below is {self.stop_below} for a fused draft, whose steps are one launch; expected none"
+            )
+        narrowest = min(profile.width for profile in self.graph.profiles)
+        if narrowest != DRAFT_WIDTH:
+            refuse(
+                f"draft.graph: the narrowest profile of a fused draft is {narrowest} wide, expected {DRAFT_WIDTH}"
+            )
+
+    def proposer(self, own: Context | None, target: Context | None, vocab_size: int) -> Draft:
+        assert own is not None, "this kind has a graph"
+        if self.fused:
+            return FusedProposer(own, k=self.k)
+        return ModelProposer(own, k=self.k, stop_below=self.stop_below)
+
+    def first_seconds(self, size: int, step: float, times: Mapping[str, float]) -> float:
+        return step if self.fused else size * step
 
 
 class ModelProposer(SpeculatingDraft[Feeder]):
@@ -65,14 +116,10 @@ class ModelProposer(SpeculatingDraft[Feeder]):
         return next_draft(self._feeder.logits(rows)[0], drafted.tolist(), laws, sampler)
 
 
-DRAFT_WIDTH = 2
-
-
 class FusedProposer(SpeculatingDraft["FusedFeeder"]):
     """Proposes the draft model's greedy continuation, whatever the sampling of the answer."""
 
     def __init__(self, context: Context, *, k: int) -> None:
-        """Raises `InvalidArgument` for a graph without a window of two tokens, or with another k."""
         super().__init__(FusedFeeder(context, k), k=k)
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
@@ -97,7 +144,7 @@ class FusedFeeder:
         self._k = k
         names = sorted(context.spec.profiles, key=lambda profile: profile.width)
         self._windows = [context.window(profile.name) for profile in names]
-        self._require_fused()
+        assert self._windows[0].profile.width == DRAFT_WIDTH and self._windows[0].top_ids.shape[1] == k
         for window in self._windows:
             stage_chain(window)
 
@@ -136,11 +183,3 @@ class FusedFeeder:
 
     def _room(self, start: int) -> int:
         return self.context.spec.capacity - start
-
-    def _require_fused(self) -> None:
-        narrowest, drafted = self._windows[0].profile.width, self._windows[0].top_ids.shape[1]
-        if narrowest != DRAFT_WIDTH or drafted != self._k:
-            raise InvalidArgument(
-                f"{self.context.spec.file} has a narrowest window of {narrowest} and drafts {drafted} tokens, "
-                f"expected a window of {DRAFT_WIDTH} and {self._k} tokens: build the bundle again"
-            )

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.accept import Draws, Law
-from specruntime.errors import InvalidArgument
 from specruntime.manifest.draft import depths_of
 from specruntime.sampling.noise import gumbel
 from specruntime.sampling.sampler import Sampler
@@ -93,15 +92,6 @@ def without_nodes(parents: Rows, alive: NDArray[np.bool_]) -> tuple[Rows, Rows]:
             alive[node] = False
     kept = np.flatnonzero(alive)
     return kept, _renumbered(parents, kept)
-
-
-def require_candidates(file: str, candidates: int, tree: StaticTree) -> None:
-    """Raises `InvalidArgument` when the draft graph in `file` names too few candidates a row for the tree."""
-    needed = int(tree.ranks.max()) + 1
-    if candidates < needed:
-        raise InvalidArgument(
-            f"{file} names {candidates} candidates a row, the draft's tree needs {needed}: build the bundle again"
-        )
 
 
 class GrowingTree:

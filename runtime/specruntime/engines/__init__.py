@@ -5,8 +5,8 @@ from pathlib import Path
 
 from specruntime.engines.protocol import Engine
 from specruntime.errors import InvalidArgument
+from specruntime.manifest.graph import GraphSpec
 from specruntime.manifest.numbers import MAX_THREADS
-from specruntime.manifest.schema import GraphSpec
 from specruntime.manifest.tensorrt import TensorRTEngine
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from specruntime.engines.protocol import Window
 from specruntime.errors import InvalidArgument
-from specruntime.manifest.schema import GraphSpec, Profile, TensorSpec
+from specruntime.manifest.graph import GraphSpec, Profile, TensorSpec
 
 HOST_TYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,

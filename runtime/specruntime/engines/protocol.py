@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.manifest.schema import GraphSpec, Profile
+from specruntime.manifest.graph import GraphSpec, Profile
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Window:
     features: NDArray[np.float32] | None = None  # [B, W, F] out: what the target tells a draft of each row
     next_hidden: NDArray[np.float32] | None = None  # [B, W, h] out: `hidden` of the step after each row
     topk_ids: NDArray[np.int64] | None = (
-        None  # [B, R, K] out, [B, R, heads, K] of medusa: target ids, best first
+        None  # [B, R, K] out, [B, R, heads, K] of heads: target ids, best first
     )
     topk_logprobs: NDArray[np.float32] | None = None  # as topk_ids: natural logarithms under the draft's law
 

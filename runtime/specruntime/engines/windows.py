@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from specruntime import clock
 from specruntime.engines.protocol import Context, Window
 from specruntime.errors import InvalidArgument
-from specruntime.manifest.schema import GraphSpec, Profile
+from specruntime.manifest.graph import GraphSpec, Profile
 from specruntime.statistics import EngineTally
 
 # What one more row of a window costs, in launches of width 1, whose time goes into reading the weights. Measured with

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.abi import ABI_VERSION, DraftKind
+from specruntime.abi import ABI_VERSION
 from specruntime.abi.structs import OPTIONS, PARAMS
 from specruntime.bundle import open_bundle
 from specruntime.engines import EngineOptions
@@ -39,7 +39,7 @@ def spx_engine_info(engine: OpenEngine, info: NDArray[np.void], info_size: int) 
     info["layers"] = target.layers
     info["batch"] = target.batch
     info["eos_count"] = len(manifest.eos_token_ids)
-    info["draft_kind"] = DraftKind[manifest.draft.kind.upper()]
+    info["draft_kind"] = manifest.draft.c_number
     info["has_tokenizer"] = tokenizer is not None
     info["has_chat_template"] = tokenizer is not None and tokenizer.chat_template is not None
     info["open_sessions"] = engine.sessions

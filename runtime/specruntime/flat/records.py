@@ -13,7 +13,6 @@ from specruntime.abi import SessionState
 from specruntime.bundle import LoadedBundle
 from specruntime.errors import InvalidArgument, InvalidHandle, SessionBusy, SessionPoisoned, WrongState
 from specruntime.generation import Answer, Delta
-from specruntime.manifest.schema import NoneDraft
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import TokenLogprobs
 from specruntime.session import Round, Session
@@ -37,8 +36,7 @@ class OpenEngine:
     @property
     def k(self) -> int:
         """Most tokens drafted in a round."""
-        draft = self.bundle.manifest.draft
-        return 0 if isinstance(draft, NoneDraft) else draft.k
+        return self.bundle.manifest.draft.k
 
     @property
     def codec(self) -> TextCodec:

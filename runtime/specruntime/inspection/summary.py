@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, 
 from specruntime.engines.prepacked import installed_version, unfit
 from specruntime.errors import BundleInvalid
 from specruntime.manifest.files import read_regular
-from specruntime.manifest.schema import GraphSpec, Manifest, PrepackedWeights, draft_graph, prepacked_of
+from specruntime.manifest.schema import GraphSpec, Manifest, PrepackedWeights, prepacked_of
 from specruntime.manifest.tensor_checks import BYTES
 
 BUILD_RECORD_NAME = "build.json"
@@ -90,7 +90,7 @@ _MB = 1e6
 
 def graphs_of(manifest: Manifest) -> dict[str, GraphSpec]:
     """The compiled graphs by role: "target", and "draft" where the draft has one of its own."""
-    draft = draft_graph(manifest.draft)
+    draft = manifest.draft.own_graph
     return {"target": manifest.target} | ({} if draft is None else {"draft": draft})
 
 
@@ -240,7 +240,7 @@ def _shown_options(options: dict[str, Any]) -> str:
     for name, value in options.items():
         if value is None or value is False:
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and ("parents" in value or "nodes" in value):
             nodes = len(value["parents"]) if "parents" in value else value["nodes"]
             rest = f", branch {value['branch']}" if "branch" in value else ""
             shown.append(f"{name} of {nodes} nodes{rest}")

@@ -7,34 +7,36 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from specruntime.manifest.contracts import MODEL, TARGET, Contract
-from specruntime.manifest.draft_checks import check_draft, contract_of
-from specruntime.manifest.schema import (
-    GraphSpec,
-    Manifest,
-    OnnxRuntimeEngine,
-    Profile,
-    draft_graph,
-    prepacked_of,
-)
-from specruntime.manifest.tensor_checks import check_tensors, refuse
+from specruntime.drafts import DraftSpec
+from specruntime.manifest.contracts import TARGET, Contract
+from specruntime.manifest.draft import check_room
+from specruntime.manifest.graph import GraphSpec, OnnxRuntimeEngine, Profile, prepacked_of
+from specruntime.manifest.refusals import refuse
+from specruntime.manifest.schema import AdaptiveSpec, Manifest
+from specruntime.manifest.tensor_checks import check_tensors
 from specruntime.manifest.tensorrt import TensorRTEngine
 
 
 def check_manifest(manifest: Manifest) -> None:
     """Raises `BundleInvalid` for the first disagreement."""
-    target, draft = manifest.target, draft_graph(manifest.draft)
+    target, draft = manifest.target, manifest.draft.own_graph
     check_graph("target", target, TARGET)
     if target.drafted != 1:
         refuse(f"target drafts {target.drafted} tokens a launch, expected top_ids of one column a row")
     if draft is not None:
-        check_graph("draft", draft, contract_of(manifest.draft))
+        contract = manifest.draft.contract
+        assert contract is not None, "a kind with a graph says what it looks like"
+        check_graph("draft", draft, contract)
         if draft.batch_sizes != target.batch_sizes:
             refuse(
                 f"draft.batch_sizes: found {list(draft.batch_sizes)}, expected those of the target, "
                 f"{list(target.batch_sizes)}"
             )
-    check_draft(manifest)
+    manifest.draft.check(target)
+    if manifest.draft.nodes:
+        check_room(manifest.draft.width_key, manifest.draft.nodes, target)
+    if manifest.adaptive is not None:
+        _check_adaptive(manifest.adaptive, target, manifest.draft)
     for token in manifest.eos_token_ids:
         if token >= target.vocab_size:
             refuse(f"eos_token_ids has {token}, but the vocabulary has {target.vocab_size} tokens")
@@ -84,7 +86,7 @@ def _check_profiles(label: str, graph: GraphSpec, contract: Contract) -> None:
         if odd := sorted(named ^ graph.engine.optimization_profiles.keys()):
             refuse(f"{label}: {odd[0]!r} is in only one of profiles and engine.optimization_profiles")
     judging = [profile for profile in graph.profiles if profile.computes("top_ids")]
-    if contract in (TARGET, MODEL) and graph.drafted == 1 and all(p.width != 1 for p in judging):
+    if contract.stepping and graph.drafted == 1 and all(p.width != 1 for p in judging):
         refuse(f"{label} has no profile of width 1, so it cannot decode up to its capacity")
 
 
@@ -150,7 +152,7 @@ def _check_packed_bytes(label: str, graph: GraphSpec, manifest: Manifest) -> Non
 
 def _files_used(manifest: Manifest) -> Iterable[str]:
     yield from _graph_files(manifest.target)
-    if (graph := draft_graph(manifest.draft)) is not None:
+    if (graph := manifest.draft.own_graph) is not None:
         yield from _graph_files(graph)
     if manifest.tokenizer is not None:
         yield manifest.tokenizer.file
@@ -166,6 +168,31 @@ def _graph_files(graph: GraphSpec) -> Iterable[str]:
         yield from (packed.file, packed.weights)
     if isinstance(graph.engine, TensorRTEngine) and graph.engine.stripped_weights_from is not None:
         yield (PurePosixPath(graph.file).parent / graph.engine.stripped_weights_from).as_posix()
+
+
+def _check_adaptive(adaptive: AdaptiveSpec, target: GraphSpec, draft: DraftSpec) -> None:
+    if not draft.nodes:
+        refuse(
+            f"adaptive is given with a draft of kind {draft.kind}, expected a draft whose length can follow it"
+        )
+    lookup = adaptive.lookup
+    if lookup is not None:
+        if draft.free:
+            refuse(
+                f"adaptive.lookup is given beside a draft of kind {draft.kind}, which is prompt lookup; expected one "
+                "of them"
+            )
+        lookup.check_lengths("adaptive.lookup")
+        check_room("adaptive.lookup.k", lookup.k, target)
+    for key, times, profiles in (
+        ("step_ms", adaptive.step_ms, target.profiles),
+        ("draft_ms", adaptive.draft_ms, draft.timed_profiles(target)),
+    ):
+        named = {profile.name for profile in profiles}
+        if odd := sorted(times.keys() - named):
+            refuse(
+                f"adaptive.{key} names {odd[0]!r}, expected one of {', '.join(sorted(named)) or 'no name'}"
+            )
 
 
 def _unique(key: str, names: Iterable[str]) -> None:

@@ -11,8 +11,9 @@ from specruntime.manifest.graph import Dimension
 ANY: Dimension = 0  # a size the graph is free to choose; no tensor of a manifest has one of 0
 VOCABULARY: Dimension = -1  # the graph's padded_vocab_size
 Tensor = tuple[str, tuple[Dimension, ...]]  # dtype, shape
+DRAFTING = "draft_"  # prefix of what a second path of the target computes
 
-_WINDOW: dict[str, Tensor] = {
+WINDOW: dict[str, Tensor] = {
     "input_ids": ("int64", ("B", "W")),
     "cache_length": ("int64", ("B",)),
     "position_ids": ("int64", ("B", "W")),
@@ -20,9 +21,9 @@ _WINDOW: dict[str, Tensor] = {
     "window_mask": ("bool", ("B", "W", "W")),
     "query_lengths": ("int32", ("B",)),
 }
-_HIDDEN: dict[str, Tensor] = {"hidden": ("float32", ("B", "W", ANY))}
-_LOGITS: Tensor = ("float32", ("B", "R", VOCABULARY))
-_TOP_IDS: Tensor = ("int64", ("B", "R"))
+HIDDEN: dict[str, Tensor] = {"hidden": ("float32", ("B", "W", ANY))}
+LOGITS: Tensor = ("float32", ("B", "R", VOCABULARY))
+TOP_IDS: Tensor = ("int64", ("B", "R"))
 
 
 @dataclass(frozen=True)
@@ -35,45 +36,27 @@ class Contract:
     needed_outputs: tuple[str, ...]
     cached: bool = True
     drafting: bool = False
+    stepping: bool = False  # it decodes token by token, so a window of width 1 judges
 
 
 TARGET = Contract(
-    inputs=_WINDOW,
+    inputs=WINDOW,
     needed_inputs=("input_ids", "cache_length"),
     outputs={
-        "logits": _LOGITS,
-        "top_ids": _TOP_IDS,
+        "logits": LOGITS,
+        "top_ids": TOP_IDS,
         "features": ("float32", ("B", "W", ANY)),
-        "draft_logits": _LOGITS,
-        "draft_top_ids": _TOP_IDS,
+        f"{DRAFTING}logits": LOGITS,
+        f"{DRAFTING}top_ids": TOP_IDS,
     },
     needed_outputs=("logits", "top_ids"),
     drafting=True,
+    stepping=True,
 )
 MODEL = Contract(
-    inputs=_WINDOW,
+    inputs=WINDOW,
     needed_inputs=("input_ids", "cache_length"),
-    outputs={"logits": _LOGITS, "top_ids": _TOP_IDS},
+    outputs={"logits": LOGITS, "top_ids": TOP_IDS},
     needed_outputs=("logits", "top_ids"),
-)
-EAGLE = Contract(
-    inputs=_WINDOW | _HIDDEN,
-    needed_inputs=("input_ids", "cache_length", "hidden"),
-    outputs={
-        "topk_ids": ("int64", ("B", "R", ANY)),
-        "topk_logprobs": ("float32", ("B", "R", ANY)),
-        "next_hidden": ("float32", ("B", "W", ANY)),
-        "logits": _LOGITS,
-    },
-    needed_outputs=("topk_ids", "topk_logprobs", "next_hidden"),
-)
-MEDUSA = Contract(
-    inputs=_HIDDEN,
-    needed_inputs=("hidden",),
-    outputs={
-        "topk_ids": ("int64", ("B", "R", ANY, ANY)),
-        "topk_logprobs": ("float32", ("B", "R", ANY, ANY)),
-    },
-    needed_outputs=("topk_ids", "topk_logprobs"),
-    cached=False,
+    stepping=True,
 )

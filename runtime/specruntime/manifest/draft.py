@@ -1,15 +1,16 @@
-"""The manifest's description of each way to draft: lengths, trees, and the graph where there is one.
+"""What kinds of draft share in a manifest: static trees, and the checks of a draft against its target.
 
-Every kind but `none` has `k`, the most tokens one round can accept of it, and `nodes`, the most it puts into a window.
+Each check raises `BundleInvalid` naming the key and both values. Reads no files.
 """
 
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 from pydantic import Field
 
-from specruntime.manifest.graph import Closed, GraphSpec
-from specruntime.manifest.numbers import MAX_LAYERS, MAX_NODES, Index, Share, Size
+from specruntime.manifest.graph import Closed, GraphSpec, Profile
+from specruntime.manifest.numbers import MAX_NODES, Index
+from specruntime.manifest.refusals import refuse
 
 
 def depths_of(parents: Iterable[int]) -> tuple[int, ...]:
@@ -40,114 +41,90 @@ class TreeSpec(Closed):
         return max(self.depths)
 
 
-class DynamicTree(Closed):
-    """A tree grown anew each round (EAGLE-2): `branch` nodes expanded per level, the best `nodes` of all judged."""
-
-    nodes: Annotated[int, Field(ge=1, le=MAX_NODES)]
-    branch: Size
-
-
-class NoneDraft(Closed):
-    kind: Literal["none"] = "none"
-
-
-class _Chain(Closed):
-    """A kind whose drafts follow each other in one line."""
-
-    k: Size
-
-    @property
-    def nodes(self) -> int:
-        return self.k
-
-
-class NgramDraft(_Chain):
-    """Prompt lookup: match the last n tokens (n from `max_n` down to `min_n`) and copy up to `k` that followed."""
-
-    kind: Literal["ngram"] = "ngram"
-    max_n: Size
-    min_n: Size
+def check_tree(target: GraphSpec, tree: TreeSpec, candidates: int) -> None:
+    """The tree is sound, its ranks are among the `candidates` a row, and the target can judge trees."""
+    if len(tree.parents) != len(tree.ranks):
+        refuse(f"draft.tree has {len(tree.parents)} parents and {len(tree.ranks)} ranks, expected as many")
+    for node, parent in enumerate(tree.parents):
+        if parent > node:
+            refuse(
+                f"draft.tree: node {node}, window row {node + 1}, has parent row {parent}, expected an earlier"
+            )
+    siblings = list(zip(tree.parents, tree.ranks, strict=True))
+    for node, (parent, rank) in enumerate(siblings):
+        if (parent, rank) in siblings[:node]:
+            refuse(f"draft.tree: row {parent} has two children of rank {rank}, expected each rank once")
+        if rank >= candidates:
+            refuse(
+                f"draft.tree: node {node} has rank {rank}, but the draft's graph names {candidates} candidates a row"
+            )
+    check_masked(target)
 
 
-class ModelDraft(_Chain):
-    """A smaller checkpoint that proposes `k` tokens: one step each, or all of them in one `fused` launch.
-
-    It drafts no further once its own probability of a drafted token falls below `stop_below`.
-    """
-
-    kind: Literal["model"] = "model"
-    fused: bool = False
-    stop_below: Share | None = None
-    graph: GraphSpec
+def check_masked(target: GraphSpec) -> None:
+    """A tree's rows see their ancestors only, and siblings share a position: both must be inputs."""
+    names = {tensor.name for tensor in target.inputs}
+    for name in ("window_mask", "position_ids"):
+        if name not in names:
+            refuse(f"draft has a tree, but the target has no input {name!r}, so it judges chains only")
 
 
-class LayerSkipDraft(_Chain):
-    """The target with `layers` of its own: profile `draft` of the target's graph, or `graph` where that is a copy."""
-
-    kind: Literal["layer_skip"] = "layer_skip"
-    layers: Annotated[tuple[Index, ...], Field(min_length=1, max_length=MAX_LAYERS)]
-    graph: GraphSpec | None = None
-
-
-class MedusaDraft(Closed):
-    """Heads on the target's last hidden state; head i drafts the tokens of depth i + 1 of a static tree."""
-
-    kind: Literal["medusa"] = "medusa"
-    heads: Size
-    tree: TreeSpec
-    graph: GraphSpec
-
-    @property
-    def k(self) -> int:
-        return self.tree.depth
-
-    @property
-    def nodes(self) -> int:
-        return len(self.tree.parents)
+def check_features(target: GraphSpec, graph: GraphSpec) -> None:
+    """What the target shows of each row is what the draft's layer takes."""
+    if all(tensor.name != "features" for tensor in target.outputs):
+        refuse("draft.graph takes hidden, but target.outputs has no 'features' to give it")
+    given, taken = last_size(target, "features"), last_size(graph, "hidden")
+    if given != taken:
+        refuse(f"target gives features of {given}, but draft.graph takes hidden of {taken}")
+    for profile in target.profiles:
+        if profile.computes("top_ids") and not profile.computes("features"):
+            refuse(f"target: profile {profile.name!r} does not compute the features that the draft needs")
 
 
-class TappedLayers(Closed):
-    """The hidden states of the target that feed an EAGLE-3 draft: what enters these layers, and how that is known."""
-
-    entering: Annotated[tuple[Index, ...], Field(min_length=1, max_length=MAX_LAYERS)]
-    """The number of layers stands for what leaves the last."""
-    reason: Annotated[str, Field(max_length=400)]
-
-
-class EagleDraft(Closed):
-    """One decoder layer on target features, `k` steps deep: a chain, a static `tree`, or a `dynamic` one.
-
-    A chain is drafted no further once the draft's own probability of a token falls below `stop_below`.
-    """
-
-    kind: Literal["eagle", "eagle3"]
-    k: Size
-    tree: TreeSpec | None = None
-    dynamic: DynamicTree | None = None
-    stop_below: Share | None = None
-    tapped: TappedLayers | None = None
-    graph: GraphSpec
-
-    @property
-    def nodes(self) -> int:
-        if self.dynamic is not None:
-            return self.dynamic.nodes
-        return self.k if self.tree is None else len(self.tree.parents)
+def check_computed(graph: GraphSpec, outputs: Sequence[str]) -> None:
+    """Every profile of the draft's graph computes these outputs."""
+    for profile in graph.profiles:
+        for output in outputs:
+            if not profile.computes(output):
+                refuse(
+                    f"draft.graph: profile {profile.name!r} does not compute {output!r}, which this draft reads"
+                )
 
 
-DraftSpec = Annotated[
-    NoneDraft | NgramDraft | ModelDraft | LayerSkipDraft | MedusaDraft | EagleDraft,
-    Field(discriminator="kind"),
-]
+def check_one_row(graph: GraphSpec, name: str, label: str = "draft.graph") -> Profile:
+    """The graph has a profile `name` of width 1 that judges its row: that profile."""
+    profile = next((profile for profile in graph.profiles if profile.name == name), None)
+    if profile is None:
+        refuse(f"{label} has no profile {name!r}, which this draft runs")
+    assert profile is not None, "refused otherwise"
+    if (profile.width, profile.rows) != (1, 1):
+        refuse(
+            f"{label}: profile {name!r} is {profile.width} wide with {profile.rows} rows, expected 1 and 1"
+        )
+    return profile
 
 
-def draft_graph(draft: DraftSpec) -> GraphSpec | None:
-    """The draft's own graph; None for kinds without one."""
-    return None if isinstance(draft, NoneDraft | NgramDraft) else draft.graph
+def check_room(key: str, nodes: int, target: GraphSpec) -> None:
+    """The target judges `nodes` drafted tokens, which `key` asks for, in one window."""
+    judged = max(profile.rows for profile in target.profiles if profile.computes("top_ids"))
+    if nodes + 1 > judged:
+        refuse(
+            f"{key} is {nodes}, but the widest target profile judges {judged} rows, and {nodes + 1} are needed"
+        )
 
 
-def grows_trees(draft: DraftSpec) -> bool:
-    """Whether its proposals are trees rather than chains."""
-    if isinstance(draft, EagleDraft):
-        return draft.tree is not None or draft.dynamic is not None
-    return isinstance(draft, MedusaDraft)
+def topk_sizes(graph: GraphSpec) -> Sequence[int]:
+    """The sizes behind [B, R] of topk_ids: [K], or [heads, K]."""
+    shapes = {t.name: t.shape[2:] for t in graph.outputs if t.name in ("topk_ids", "topk_logprobs")}
+    ids, logprobs = shapes["topk_ids"], shapes["topk_logprobs"]
+    if ids != logprobs:
+        refuse(f"draft.graph: topk_ids has {list(ids)} candidates, topk_logprobs {list(logprobs)}")
+    return [size for size in ids if isinstance(size, int)]
+
+
+def last_size(graph: GraphSpec, name: str) -> int:
+    """The last dimension of an input or output that the graph's contract has, which is fixed."""
+    tensors = (*graph.inputs, *graph.outputs)
+    size = next(tensor.shape[-1] for tensor in tensors if tensor.name == name)
+    assert isinstance(size, int), "checked against the graph's contract"
+    return size

@@ -14,9 +14,9 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from specruntime.errors import BundleHashMismatch, BundleInvalid
+from specruntime.manifest.refusals import REBUILD
 from specruntime.manifest.schema import MANIFEST_NAME, FileRecord
 
-REBUILD = "copy the bundle again or build it again"
 _CHUNK = 1 << 20
 
 

@@ -92,7 +92,7 @@ EngineSpec = Annotated[OnnxRuntimeEngine | TensorRTEngine, Field(discriminator="
 
 
 class GraphSpec(Closed):
-    """One compiled graph with its own KV cache: the target, or a draft. Medusa heads have no cache and no layers.
+    """One compiled graph with its own KV cache: the target, or a draft. Heads on features have no cache and no layers.
 
     `batch_sizes`, ascending from 1 to `batch`, are the numbers of sequences that one launch may hold.
     """

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple, Protocol, get_args, get_origin, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -171,7 +171,7 @@ def place_of(location: Location, root: type[BaseModel]) -> Place:
         elif fields:
             path, named = _dotted(path, part), fields
             keyed = any(_is_mapping(field.annotation) for field in fields)
-            below = tuple(member for field in fields for member in _members(field.annotation))
+            below = tuple(member for field in fields for member in _members_of(field))
         else:
             below = tuple(model for model in below if part in _tags(model)) or below
     return Place(path, below, named)
@@ -182,6 +182,20 @@ def _is_mapping(annotation: Any) -> bool:
     return (isinstance(origin, type) and issubclass(origin, Mapping)) or any(
         _is_mapping(argument) for argument in get_args(annotation) if get_origin(argument) is not None
     )
+
+
+@runtime_checkable
+class OpenUnion(Protocol):
+    """In the metadata of a field: the models that it may hold, which are more than its annotation says."""
+
+    def members(self) -> Iterable[type[BaseModel]]: ...
+
+
+def _members_of(field: FieldInfo) -> Iterator[type[BaseModel]]:
+    unions = [each for each in field.metadata if isinstance(each, OpenUnion)]
+    if not unions:
+        return _members(field.annotation)
+    return (member for union in unions for member in union.members())
 
 
 def _members(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -1,27 +1,20 @@
 """The schema of `manifest.json`: everything a runtime needs to know about a bundle.
 
-Owns vocabulary, check prompts, measured times and file hashes; `graph_spec` owns graphs, `draft_spec` drafts. Knows
+Owns vocabulary, check prompts, measured times and file hashes; `graph` owns graphs, `drafts` each kind of draft. Knows
 nothing of how an engine runs. Unknown keys are refused; a bundle of a newer schema version is refused before its other
 keys are looked at.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt
+from pydantic import BaseModel, Field, GetCoreSchemaHandler, NonNegativeInt
+from pydantic_core import CoreSchema
 
-from specruntime.manifest.draft import (
-    DraftSpec,
-    DynamicTree,
-    EagleDraft,
-    LayerSkipDraft,
-    MedusaDraft,
-    ModelDraft,
-    NgramDraft,
-    NoneDraft,
-    TappedLayers,
-    TreeSpec,
-    draft_graph,
-)
+from specruntime.drafts import KINDS, DraftSpec, NgramDraft
+from specruntime.manifest.draft import TreeSpec
 from specruntime.manifest.graph import (
     AliasPair,
     Closed,
@@ -50,27 +43,18 @@ __all__ = [
     "DType",
     "Dimension",
     "DraftSpec",
-    "DynamicTree",
-    "EagleDraft",
     "EngineSpec",
     "FileRecord",
     "GraphSpec",
-    "LayerSkipDraft",
     "Manifest",
-    "MedusaDraft",
-    "ModelDraft",
-    "NgramDraft",
-    "NoneDraft",
     "OnnxRuntimeEngine",
     "PrepackedWeights",
     "Profile",
     "RelativePath",
     "Sha256",
-    "TappedLayers",
     "TensorSpec",
     "TokenizerSpec",
     "TreeSpec",
-    "draft_graph",
     "prepacked_of",
     "stated_threads",
 ]
@@ -130,6 +114,16 @@ class FileRecord(Closed):
     bytes: NonNegativeInt
 
 
+class _AnyKind:
+    """The kinds of draft that are known when the schema is made, told apart by `kind`."""
+
+    def members(self) -> Iterable[type[BaseModel]]:
+        return KINDS
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler.generate_schema(Annotated[reduce(or_, KINDS), Field(discriminator="kind")])
+
+
 class Manifest(Closed):
     """All of `manifest.json`."""
 
@@ -140,7 +134,7 @@ class Manifest(Closed):
     """Of everything, or, int8 and int4, of the weights, with activations and KV cache in fp32; fp8, int4-awq and nvfp4
     are formats of an engine's linear layers, the rest is in the dtype of the cache."""
     target: GraphSpec
-    draft: DraftSpec
+    draft: Annotated[DraftSpec, _AnyKind()]
     adaptive: AdaptiveSpec | None = None
     eos_token_ids: tuple[Index, ...]
     tokenizer: TokenizerSpec | None = None

@@ -7,17 +7,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from math import prod
 
-from specruntime.errors import BundleInvalid
-from specruntime.manifest.contracts import ANY, VOCABULARY, Contract, Tensor
-from specruntime.manifest.files import REBUILD
-from specruntime.manifest.schema import Dimension, GraphSpec, TensorSpec
+from specruntime.manifest.contracts import ANY, DRAFTING, VOCABULARY, Contract, Tensor
+from specruntime.manifest.graph import Dimension, GraphSpec, TensorSpec
+from specruntime.manifest.refusals import refuse
 
 CACHE_RANK = 4  # [B, kv_heads, capacity, head_dim]
 CACHE_KINDS = ("key", "value")
 MAX_TENSOR_BYTES = 2**40
 BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "bool": 1}
 _CACHE_DTYPES = ("float32", "float16", "bfloat16")
-DRAFTING = "draft_"  # prefix of what a second path of the target computes
 
 
 def check_tensors(label: str, graph: GraphSpec, contract: Contract) -> None:
@@ -188,8 +186,3 @@ def _check_size(label: str, graph: GraphSpec, tensor: TensorSpec) -> None:
         refuse(
             f"{label}: {tensor.name} takes {size} bytes at its widest profile, expected at most {MAX_TENSOR_BYTES}"
         )
-
-
-def refuse(problem: str) -> None:
-    """Raises `BundleInvalid` for a disagreement between keys of the manifest."""
-    raise BundleInvalid(f"the manifest contradicts itself: {problem}; {REBUILD}")

@@ -11,7 +11,6 @@ from specruntime.bundle import LoadedBundle
 from specruntime.drafts import Draft
 from specruntime.drafts.wrappers import DraftSwitch
 from specruntime.errors import EngineFailed, InvalidArgument
-from specruntime.manifest.schema import draft_graph
 from specruntime.serving.prefixes import PrefixCaching
 from specruntime.serving.session_stepper import SessionStepper, Slot
 from specruntime.serving.stepper import Stepper, Turn, Work
@@ -40,7 +39,7 @@ class BatchStepper(SessionStepper):
         self._switches: list[DraftSwitch] = []
         self._size = bundle.manifest.target.batch
         super().__init__(bundle, slots, prefix_caching=prefix_caching)
-        graphs = [bundle.manifest.target, draft_graph(bundle.manifest.draft)]
+        graphs = [bundle.manifest.target, bundle.manifest.draft.own_graph]
         # Beyond it a cache has no room for the stale row of a launch that its neighbours share.
         self._most_kept = min(graph.capacity for graph in graphs if graph is not None) - self._chunk
 

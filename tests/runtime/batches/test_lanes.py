@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from specruntime import InvalidArgument, SamplingParams, complete
 from specruntime.bundle import LoadedBundle
+from specruntime.drafts import DraftSpec, ModelDraft, NoneDraft
 from specruntime.errors import EngineFailed
-from specruntime.manifest.schema import DraftSpec, ModelDraft, NoneDraft
 from specruntime.serving import BatchStepper, SessionStepper, Turn, Work, stepper_for
 from tests.runtime.scripted_bundle import NGRAM, scripted_bundle
 from tests.runtime.scripted_engine import VOCAB, Language, draft_spec

@@ -8,12 +8,12 @@ import pytest
 
 from specruntime import SamplingParams
 from specruntime.bundle import LoadedBundle
-from specruntime.drafts import Draft
+from specruntime.drafts import Draft, NgramDraft
 from specruntime.engines import EngineOptions
 from specruntime.engines.onnxruntime import OrtEngine
 from specruntime.engines.tensorrt import JIT_CACHE_VARIABLE, TrtEngine
 from specruntime.engines.tensorrt_batch import TrtBatch
-from specruntime.manifest.schema import NgramDraft, Profile
+from specruntime.manifest.schema import Profile
 from specruntime.serving import BatchStepper, Work, stepper_for
 from tests.runtime.drafts.tree_drafts import BUSHY, CHAIN, DEPTH_FIRST, LEVELS, TreeTableDraft
 from tests.runtime.engines.cuda_stand_in import Machine

@@ -12,8 +12,8 @@ from specruntime import SamplingParams, complete, load_manifest, open_bundle
 from specruntime.cli import main
 from specruntime.cli.generate import read_prompt
 from specruntime.cli.options import sampling_params
+from specruntime.drafts import NoneDraft
 from specruntime.errors import InvalidArgument
-from specruntime.manifest.schema import NoneDraft
 
 PROMPT = "abcabcabc"
 

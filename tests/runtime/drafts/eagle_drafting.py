@@ -3,8 +3,8 @@
 import numpy as np
 
 from specruntime.drafts import Proposal
-from specruntime.drafts.eagle import EagleProposer
-from specruntime.manifest.schema import DynamicTree, TreeSpec
+from specruntime.drafts.eagle import DynamicTree, EagleProposer
+from specruntime.manifest.schema import TreeSpec
 from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_draft import PairContext, Story, clean_pairs, eagle_spec, level_sizes, pair_spec
 from tests.runtime.scripted_engine import CACHE, VOCAB, Language, clean_logits

@@ -1,16 +1,14 @@
 """An EAGLE draft through rewinds, failures, resets and the end of its capacity, and the graphs it refuses."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from specruntime.drafts.eagle import EagleProposer
-from specruntime.errors import EngineFailed, InvalidArgument
-from specruntime.manifest.schema import DynamicTree, TreeSpec
+from specruntime.drafts.eagle import DynamicTree
+from specruntime.errors import BundleInvalid, EngineFailed
+from specruntime.manifest.schema import TreeSpec
 from tests.runtime.drafts.eagle_drafting import DYNAMIC, PROMPT, TREES, Drafting
-from tests.runtime.scripted_draft import CANDIDATES, PairContext, eagle_spec, pair_spec
-from tests.runtime.scripted_engine import CACHE, VOCAB, Language
+from tests.runtime.scripted_draft import CANDIDATES, eagle_spec, pair_spec
+from tests.runtime.scripted_engine import CACHE, VOCAB, target_spec
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree", "dynamic"])
@@ -90,18 +88,15 @@ def test_reset_of_a_sound_draft_zeroes_nothing() -> None:
 
 def test_a_graph_of_another_kind_is_refused() -> None:
     graph = pair_spec()
-    context = PairContext(graph, Language())
-    bare = replace(context.window("step"), hidden=None)
-    context._windows["step"] = bare
-    with pytest.raises(InvalidArgument, match="profile 'step' has no hidden"):
-        EagleProposer(context, eagle_spec(4, graph), vocab_size=VOCAB)
-    graph = graph.model_copy(update={"profiles": graph.profiles[1:]})
-    with pytest.raises(
-        InvalidArgument, match="has the profiles extend_2, extend_5, prefill_8, expected 'step'"
-    ):
-        EagleProposer(PairContext(graph, Language()), eagle_spec(4, graph), vocab_size=VOCAB)
+    step, *others = graph.profiles
+    assert step.outputs is not None
+    blind = step.model_copy(update={"outputs": tuple(name for name in step.outputs if name != "next_hidden")})
+    changed = graph.model_copy(update={"profiles": (blind, *others)})
+    with pytest.raises(BundleInvalid, match="profile 'step' does not compute 'next_hidden'"):
+        eagle_spec(4, changed).check(target_spec())
+    without = graph.model_copy(update={"profiles": tuple(others)})
+    with pytest.raises(BundleInvalid, match=r"draft\.graph has no profile 'step', which this draft runs"):
+        eagle_spec(4, without).check(target_spec())
     wide = TreeSpec(parents=(0,), ranks=(CANDIDATES,))
-    with pytest.raises(InvalidArgument, match=f"needs {CANDIDATES + 1}"):
-        EagleProposer(
-            PairContext(pair_spec(), Language()), eagle_spec(1, pair_spec(), tree=wide), vocab_size=VOCAB
-        )
+    with pytest.raises(BundleInvalid, match=f"rank {CANDIDATES}, but .* names {CANDIDATES} candidates"):
+        eagle_spec(1, graph, tree=wide).check(target_spec())

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specruntime.manifest.schema import DynamicTree, TreeSpec
+from specruntime.drafts.eagle import DynamicTree
+from specruntime.manifest.schema import TreeSpec
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
 from tests.runtime.drafts.draft_distributions import law_of_first, require_drawn_from

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from specruntime.drafts.eagle import EagleProposer
-from specruntime.errors import InvalidArgument
-from specruntime.manifest.schema import DynamicTree, TreeSpec
+from specruntime.drafts.eagle import DynamicTree
+from specruntime.errors import BundleInvalid
+from specruntime.manifest.schema import TreeSpec
 from tests.runtime.drafts.eagle_drafting import DYNAMIC, TREES, Drafting, found_nodes, walk
-from tests.runtime.scripted_draft import PairContext, best_of, eagle_spec, pair_spec
-from tests.runtime.scripted_engine import VOCAB, Language, clean_logits
+from tests.runtime.scripted_draft import best_of, eagle_spec, pair_spec
+from tests.runtime.scripted_engine import clean_logits, target_spec
 
 
 def expected_nodes(drafting: Drafting, tree: TreeSpec) -> dict[tuple[int, ...], int]:
@@ -114,14 +114,16 @@ def test_a_proposal_keeps_within_its_room_and_spends_no_level_too_many(
 def test_a_graph_that_cannot_grow_the_tree_is_refused() -> None:
     tree = TREES["comb"]
     for levels, message in (
-        ([], "level 1 of the draft's tree needs a window 1 wide with 1 rows, found none"),
-        ([(1, 1)], "level 2 .* needs a window 2 wide with 1 rows, found none"),
-        ([(1, 1), (1, 1)], "level 2 .* needs a window 2 wide with 1 rows, found one 1 wide with 1 rows"),
+        ([], "level 1 of the draft's tree needs a profile 'level_1' 1 wide with 1 rows, found none"),
+        ([(1, 1)], "level 2 .* needs a profile 'level_2' 2 wide with 1 rows, found none"),
+        ([(1, 1), (1, 1)], "level 2 .* 'level_2' 2 wide with 1 rows, found one 1 wide with 1 rows"),
     ):
-        graph = pair_spec(levels)
-        context = PairContext(graph, Language())
-        with pytest.raises(InvalidArgument, match=message):
-            EagleProposer(context, eagle_spec(3, graph, tree=tree), vocab_size=VOCAB)
+        with pytest.raises(BundleInvalid, match=message):
+            eagle_spec(3, pair_spec(levels), tree=tree).check(target_spec())
     graph = pair_spec([(3, 3), (5, 3)])
-    with pytest.raises(InvalidArgument, match=r"level 2 .* needs a window 6 wide with 3 rows"):
-        EagleProposer(PairContext(graph, Language()), eagle_spec(3, graph, dynamic=DYNAMIC), vocab_size=VOCAB)
+    with pytest.raises(BundleInvalid, match=r"level 2 .* 'level_2' 6 wide with 3 rows"):
+        eagle_spec(3, graph, dynamic=DYNAMIC).check(target_spec())
+    inputs = tuple(tensor for tensor in graph.inputs if tensor.name != "window_mask")
+    graph = pair_spec([(3, 3), (6, 3)]).model_copy(update={"inputs": inputs})
+    with pytest.raises(BundleInvalid, match=r"draft\.graph has no input 'window_mask'"):
+        eagle_spec(3, graph, dynamic=DYNAMIC).check(target_spec())

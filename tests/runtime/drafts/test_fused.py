@@ -11,11 +11,11 @@ from specexport.graph.files import GraphFacts, describe_graph, save_graph
 from specexport.passes import run_passes
 from specexport.passes.fused_draft import FuseDraftSteps
 from specruntime.batches import LaneGroup
-from specruntime.drafts import Room
+from specruntime.drafts import ModelDraft, Room
 from specruntime.drafts.model import FusedProposer, ModelProposer
 from specruntime.engines import EngineOptions
 from specruntime.engines.onnxruntime import OrtEngine
-from specruntime.errors import InvalidArgument
+from specruntime.errors import BundleInvalid
 from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
@@ -109,8 +109,12 @@ def test_rows_of_rejected_drafts_change_nothing(engines: tuple[OrtEngine, OrtEng
 
 
 def test_another_k_is_refused(engines: tuple[OrtEngine, OrtEngine]) -> None:
-    with pytest.raises(InvalidArgument, match="drafts 4 tokens, expected a window of 2 and 3 tokens"):
-        FusedProposer(engines[1].new_context(), k=3)
+    graph = engines[1].spec
+    with pytest.raises(BundleInvalid, match="its graph drafts 4 tokens a launch, expected 3"):
+        ModelDraft(k=3, fused=True, graph=graph).check(graph)
+    wide = graph.model_copy(update={"profiles": graph.profiles[1:]})
+    with pytest.raises(BundleInvalid, match="narrowest profile of a fused draft is 16 wide, expected 2"):
+        ModelDraft(k=4, fused=True, graph=wide).check(graph)
 
 
 @pytest.mark.parametrize("free", [K + 1, K])

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specruntime.drafts import Room
+from specruntime.drafts import LayerSkipDraft, Room
 from specruntime.drafts.layer_skip import LayerSkipProposer
-from specruntime.errors import InvalidArgument
-from specruntime.manifest.schema import LayerSkipDraft
+from specruntime.errors import BundleInvalid
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
 from tests.runtime.drafts.draft_distributions import law_of_first, require_drawn_from
@@ -136,6 +135,6 @@ def test_it_leaves_the_sessions_context_to_the_session() -> None:
 
 
 def test_a_target_without_the_profile_is_refused() -> None:
-    target = SkippingTarget(target_spec(), Language(), Language())
-    with pytest.raises(InvalidArgument, match="has the profiles step, verify_5, prefill, expected 'draft'"):
-        LayerSkipProposer(target, LayerSkipDraft(k=4, layers=(0,)))
+    target = target_spec().model_copy(update={"layers": 2})
+    with pytest.raises(BundleInvalid, match="target has no profile 'draft', which this draft runs"):
+        LayerSkipDraft(k=4, layers=(0,)).check(target)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from specruntime.drafts import Room, new_draft
+from specruntime.drafts import NgramDraft, Room, new_draft
 from specruntime.drafts.lookup import NgramProposer, find_continuation
-from specruntime.errors import InvalidArgument
-from specruntime.manifest.schema import NgramDraft
+from specruntime.errors import BundleInvalid
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
 from tests.runtime.scripted_engine import Bench, reference_decode, target_spec
@@ -79,8 +79,10 @@ def test_no_window_is_spent_when_nothing_matches() -> None:
 @pytest.mark.parametrize("options", [(0, 3, 1), (4, 1, 2), (4, 3, 0)])
 def test_impossible_options_are_refused(options: tuple[int, int, int]) -> None:
     k, max_n, min_n = options
-    with pytest.raises(InvalidArgument, match=f"k={k}, max_n={max_n}, min_n={min_n}"):
-        NgramProposer(k=k, max_n=max_n, min_n=min_n)
+    with pytest.raises(
+        (ValidationError, BundleInvalid), match=r"greater than or equal to 1|min_n is 2, above"
+    ):
+        NgramDraft(k=k, max_n=max_n, min_n=min_n).check(target_spec())
 
 
 @pytest.mark.parametrize("vocab", [1, 60, 20_000])

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specruntime.drafts import MedusaDraft
 from specruntime.drafts.medusa import MedusaProposer
-from specruntime.errors import EngineFailed, InvalidArgument
+from specruntime.errors import BundleInvalid, EngineFailed
 from specruntime.sampling.noise import gumbel
 from specruntime.sampling.params import SamplingParams
-from tests.runtime.scripted_draft import CANDIDATES, HeadsContext, Story, best_of, heads_spec, medusa_spec
-from tests.runtime.scripted_engine import Language, clean_logits
+from tests.runtime.scripted_draft import CANDIDATES, HeadsContext, Story, best_of, medusa_spec
+from tests.runtime.scripted_engine import Language, clean_logits, target_spec
 
 GREEDY = SamplingParams()
 PROMPT = [5, 9, 2, 40, 7, 11]
@@ -153,18 +154,18 @@ def test_a_failure_leaves_nothing_behind() -> None:
 
 def test_a_graph_that_does_not_fit_the_tree_is_refused() -> None:
     def refused(heads: int, parents: tuple[int, ...], ranks: tuple[int, ...], message: str) -> None:
-        spec = medusa_spec(heads, parents, ranks)
-        with pytest.raises(InvalidArgument, match=message):
-            MedusaProposer(HeadsContext(spec.graph, Language(), list), spec)
+        with pytest.raises(BundleInvalid, match=message):
+            medusa_spec(heads, parents, ranks).check(target_spec())
 
-    refused(2, (0, 1, 2), (0, 0, 0), "has 2 heads, the draft's tree is 3 deep")
-    refused(2, (0, 0), (0, CANDIDATES), f"names {CANDIDATES} candidates a row, the draft's tree needs")
+    refused(2, (0, 1, 2), (0, 0, 0), "draft.tree is 3 deep, but there are 2 heads")
+    refused(2, (0, 0), (0, CANDIDATES), f"rank {CANDIDATES}, but .* names {CANDIDATES} candidates a row")
     spec = medusa_spec(2, (0,), (0,))
-    profiles = tuple(profile.model_copy(update={"name": "step"}) for profile in spec.graph.profiles)
-    graph = spec.graph.model_copy(update={"profiles": profiles})
-    with pytest.raises(InvalidArgument, match="has the profiles step, expected 'heads' of width 1"):
-        MedusaProposer(HeadsContext(graph, Language(), list), spec)
-    context = HeadsContext(heads_spec(2), Language(), list)
-    context._windows["heads"] = replace(context._windows["heads"], topk_logprobs=None)
-    with pytest.raises(InvalidArgument, match="heads without topk_logprobs, expected"):
-        MedusaProposer(context, spec)
+
+    def changed(**changes: object) -> MedusaDraft:
+        profiles = tuple(profile.model_copy(update=changes) for profile in spec.graph.profiles)
+        return spec.model_copy(update={"graph": spec.graph.model_copy(update={"profiles": profiles})})
+
+    with pytest.raises(BundleInvalid, match=r"draft\.graph has no profile 'heads', which this draft runs"):
+        changed(name="step").check(target_spec())
+    with pytest.raises(BundleInvalid, match="profile 'heads' does not compute 'topk_logprobs'"):
+        changed(outputs=("topk_ids",)).check(target_spec())

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specruntime.drafts import Draft
-from specruntime.drafts.eagle import EagleProposer
+from specruntime.drafts import Draft, LayerSkipDraft, NoneDraft
+from specruntime.drafts.eagle import DynamicTree, EagleProposer
 from specruntime.drafts.layer_skip import LayerSkipProposer
 from specruntime.drafts.medusa import MedusaProposer
 from specruntime.errors import CapacityExceeded
-from specruntime.manifest.schema import DynamicTree, LayerSkipDraft, NoneDraft, TreeSpec
+from specruntime.manifest.schema import TreeSpec
 from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.runtime.scripted_draft import (

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from specruntime.drafts import DraftSpec, ModelDraft, NgramDraft, NoneDraft
 from specruntime.drafts.adaptive import AdaptiveDraft, Arm
 from specruntime.drafts.lengths import Acceptance, StepTimes
 from specruntime.drafts.model import ModelProposer
 from specruntime.errors import EngineFailed, InvalidArgument, SessionBusy, SessionPoisoned
-from specruntime.manifest.schema import DraftSpec, ModelDraft, NgramDraft, NoneDraft
 from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.runtime.drafts.test_sessions import KINDS, PARAMS, PROMPT, Trial

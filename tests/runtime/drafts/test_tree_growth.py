@@ -11,12 +11,10 @@ from specruntime.drafts.trees import (
     GrowingTree,
     StaticTree,
     Trimmings,
-    require_candidates,
     static_tree,
     trimmed,
     without_nodes,
 )
-from specruntime.errors import InvalidArgument
 
 
 @st.composite
@@ -210,12 +208,3 @@ def test_a_draft_that_answers_nonsense_still_gives_a_tree() -> None:
     tree.grow(np.array([[3, 4], [5, 6]]), np.array([[-1.0, np.nan], [-1.0, -np.inf]]))
     _, parents, ranks = tree.chosen(4)
     paths_of(parents, ranks)
-
-
-def test_too_few_candidates_are_refused_with_both_numbers() -> None:
-    tree = static_tree([0, 0], [0, 5])
-    require_candidates("draft.onnx", 6, tree)
-    with pytest.raises(
-        InvalidArgument, match=r"draft\.onnx names 5 candidates a row, the draft's tree needs 6"
-    ):
-        require_candidates("draft.onnx", 5, tree)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specruntime.drafts import Draft
+from specruntime.drafts import Draft, NoneDraft
 from specruntime.drafts.lookup import NgramProposer, NoProposer
 from specruntime.drafts.model import FusedProposer
 from specruntime.engines import EngineOptions
@@ -16,7 +16,6 @@ from specruntime.engines.onnxruntime import OrtEngine
 from specruntime.engines.protocol import Context
 from specruntime.engines.tensorrt import JIT_CACHE_VARIABLE, TrtEngine
 from specruntime.errors import EngineFailed, SessionPoisoned
-from specruntime.manifest.schema import NoneDraft
 from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.device_tensors import device_cache, forget_graphs

@@ -12,14 +12,14 @@ from specexport.graph.files import GraphFacts, describe_graph, save_graph
 from specexport.graph.plan import FeatureSpec, GraphPlan
 from specexport.passes import run_passes
 from specexport.passes.pipeline import onnxruntime_passes
-from specruntime.drafts import Draft
+from specruntime.drafts import Draft, NoneDraft
 from specruntime.drafts.lookup import NoProposer
 from specruntime.engines import EngineOptions
 from specruntime.engines.onnxruntime import OrtEngine
 from specruntime.engines.protocol import Context, Engine, OneSequence
 from specruntime.engines.tensorrt import JIT_CACHE_VARIABLE, TrtEngine
 from specruntime.engines.windows import Feeder
-from specruntime.manifest.schema import GraphSpec, NoneDraft, OnnxRuntimeEngine, Profile
+from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile
 from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.runtime.drafts.tree_drafts import BUSHY, DEPTH_FIRST, Tree, TreeTableDraft

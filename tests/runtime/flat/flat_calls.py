@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from specruntime import flat
 from specruntime.abi import ENTRIES, SessionState, outcomes
 from specruntime.bundle import LoadedBundle
+from specruntime.drafts import DraftSpec, NgramDraft
 from specruntime.flat.records import HANDLES, SessionRecord
-from specruntime.manifest.schema import DraftSpec, GraphSpec, NgramDraft
+from specruntime.manifest.schema import GraphSpec
 from specruntime.sampling.params import SamplingParams
 from tests.runtime.scripted_engine import Language, ScriptedContext, scripted_manifest, target_spec
 from tests.runtime.stacked_batch import StackedBatch

@@ -31,7 +31,10 @@ def target(*, features: bool = False) -> Document:
 
 def eagle_graph() -> Document:
     document = graph("draft.onnx", 64)
-    document["inputs"].append(tensor("hidden", "float32", "B", "W", F))
+    document["inputs"] += [
+        tensor("window_mask", "bool", "B", "W", "W"),
+        tensor("hidden", "float32", "B", "W", F),
+    ]
     document["outputs"][:2] = [
         tensor("topk_ids", "int64", "B", "R", 6),
         tensor("topk_logprobs", "float32", "B", "R", 6),
@@ -43,6 +46,7 @@ def eagle_graph() -> Document:
         {"name": "step", "width": 1, "rows": 1, "outputs": lean},
         {"name": "step_law", "width": 1, "rows": 1},
         {"name": "prefill_16", "width": 16, "rows": 1, "outputs": lean},
+        {"name": "level_1", "width": 4, "rows": 4, "outputs": lean},
     ]
     return document
 

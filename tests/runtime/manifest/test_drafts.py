@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specruntime.manifest.schema import EagleDraft, LayerSkipDraft, MedusaDraft, draft_graph
+from specruntime.drafts import EagleDraft, LayerSkipDraft, MedusaDraft
 from tests.runtime.manifest.bundle_documents import Document, refusal, sound_document, write_bundle
 from tests.runtime.manifest.draft_documents import (
     Case,
@@ -24,13 +24,13 @@ def test_every_kind_is_read(tmp_path: Path) -> None:
     assert isinstance(chain, EagleDraft) and (chain.k, chain.nodes, chain.stop_below) == (3, 3, 0.25)
     static = read(tmp_path, eagle())
     assert isinstance(static, EagleDraft) and static.tree is not None
-    assert static.tree.depths == (1, 1, 2) and static.nodes == 3 and draft_graph(static) is static.graph
+    assert static.tree.depths == (1, 1, 2) and static.nodes == 3 and static.own_graph is static.graph
     dynamic = read(tmp_path, eagle(tree=None, dynamic={"nodes": 3, "branch": 2}))
     assert isinstance(dynamic, EagleDraft) and dynamic.nodes == 3
     heads = read(tmp_path, medusa())
     assert isinstance(heads, MedusaDraft) and (heads.k, heads.nodes) == (2, 3)
     itself = read(tmp_path, layer_skip())
-    assert isinstance(itself, LayerSkipDraft) and draft_graph(itself) is None
+    assert isinstance(itself, LayerSkipDraft) and itself.own_graph is None
     assert itself.k == itself.nodes == 3
 
 
@@ -48,6 +48,26 @@ CONTRADICTORY: dict[str, Case] = {
             d["draft"]["graph"]["profiles"].pop(1),
         ),
         ["draft.stop_below is 0.5 for a fused draft"],
+    ),
+    "a fused draft without a window of two tokens": (
+        sound_document,
+        lambda d: (
+            d["draft"].update(fused=True),
+            d["draft"]["graph"]["outputs"][0].update(shape=["B", 3]),
+            d["draft"]["graph"]["outputs"][1].update(shape=["B", 1, 128]),
+            d["draft"]["graph"]["profiles"].pop(1),
+        ),
+        ["the narrowest profile of a fused draft is 1 wide, expected 2"],
+    ),
+    "a step that computes no candidates": (
+        eagle,
+        lambda d: profile_of(d, "step")["outputs"].remove("topk_ids"),
+        ["draft.graph: profile 'step' does not compute 'topk_ids', which this draft reads"],
+    ),
+    "heads of no probabilities": (
+        medusa,
+        lambda d: profile_of(d, "heads").update(outputs=["topk_ids"]),
+        ["draft.graph: profile 'heads' does not compute 'topk_logprobs'"],
     ),
     "a target that tells nothing": (
         eagle,

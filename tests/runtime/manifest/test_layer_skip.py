@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specruntime.manifest.schema import LayerSkipDraft, draft_graph
+from specruntime.drafts import LayerSkipDraft
 from tests.runtime.manifest.bundle_documents import graph, sound_document
 from tests.runtime.manifest.draft_documents import Case, layer_skip, read, require_refused, tensor
 
@@ -16,7 +16,7 @@ def test_a_copy_of_some_layers_is_read_like_a_model(tmp_path: Path) -> None:
         document["draft"]["graph"][key] = document["draft"]["graph"][key][:4]
     document["files"]["draft.onnx"] = sound_document()["files"]["draft.onnx"]
     draft = read(tmp_path, document)
-    assert isinstance(draft, LayerSkipDraft) and draft_graph(draft) is draft.graph
+    assert isinstance(draft, LayerSkipDraft) and draft.own_graph is draft.graph
 
 
 CONTRADICTORY: dict[str, Case] = {

@@ -33,6 +33,16 @@ CONTRADICTORY: dict[str, Case] = {
         lambda d: d["draft"]["tree"].update(ranks=[0, 6, 0]),
         ["draft.tree: node 1 has rank 6, but the draft's graph names 6 candidates"],
     ),
+    "a rank beyond the candidates of heads": (
+        medusa,
+        lambda d: d["draft"]["tree"].update(ranks=[0, 5, 0]),
+        ["draft.tree: node 1 has rank 5, but the draft's graph names 5 candidates"],
+    ),
+    "a tree of levels without windows": (
+        eagle,
+        lambda d: d["draft"]["graph"]["profiles"].pop(),
+        ["level 1 of the draft's tree needs a profile 'level_1' 1 wide with 1 rows, found none"],
+    ),
     "a tree wider than the windows": (
         eagle,
         lambda d: d["draft"]["tree"].update(parents=[0, 0, 1, 1], ranks=[0, 1, 0, 1]),

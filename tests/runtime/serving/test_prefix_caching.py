@@ -8,7 +8,7 @@ import pytest
 
 from specruntime import EngineFailed, InvalidArgument, SamplingParams
 from specruntime.bundle import LoadedBundle
-from specruntime.manifest.schema import DraftSpec, ModelDraft, NgramDraft
+from specruntime.drafts import DraftSpec, ModelDraft, NgramDraft
 from specruntime.serving import (
     BatchStepper,
     PrefixCaching,

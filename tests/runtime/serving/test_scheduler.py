@@ -5,7 +5,7 @@ import pytest
 
 from specruntime import CapacityExceeded, EmptyPrompt, InvalidArgument, SamplingParams
 from specruntime.bundle import LoadedBundle
-from specruntime.manifest.schema import ModelDraft
+from specruntime.drafts import ModelDraft
 from specruntime.serving import Scheduler, SessionStepper, Work, collect
 from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
 from tests.runtime.scripted_engine import VOCAB, Language, draft_spec
