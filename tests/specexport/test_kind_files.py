@@ -1,0 +1,35 @@
+"""In how many source files of both packages each draft kind is named: the bounds may only fall."""
+
+import re
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+# Words that a file which knows the kind cannot do without. Of `none` and `model`, which are English too, the classes.
+KINDS = {
+    "none": (r"NoneDraft|NoProposer", 7),
+    "ngram": (r"n_?gram", 8),
+    "model": (r"ModelDraft|ModelProposer|FusedProposer", 12),
+    "layer_skip": (r"layer_?skip", 9),
+    "medusa": (r"medusa", 31),
+    "eagle": (r"eagle", 37),
+}
+
+
+def files_that_name(pattern: str) -> list[str]:
+    wanted = re.compile(pattern, re.IGNORECASE)
+    roots = (REPOSITORY / "specexport", REPOSITORY / "runtime" / "specruntime")
+    return sorted(
+        str(path.relative_to(REPOSITORY))
+        for root in roots
+        for path in root.rglob("*.py")
+        if wanted.search(path.read_text(encoding="utf-8"))
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_is_named_in_few_files(kind: str) -> None:
+    pattern, most = KINDS[kind]
+    found = files_that_name(pattern)
+    assert len(found) <= most, f"{kind} is named in {len(found)} files: {', '.join(found)}"
