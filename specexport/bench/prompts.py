@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from specexport.text_lines import read_lines
 from specruntime.bundle import load_manifest
 from specruntime.errors import CapacityExceeded, InvalidArgument
 from specruntime.manifest.messages import one_of
@@ -25,11 +26,10 @@ class BenchPrompt:
 def load_prompts(path: Path) -> tuple[BenchPrompt, ...]:
     """Raises `InvalidArgument` naming the file, the line and what was expected."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        lines = read_lines(path)
+    except ValueError as error:
         raise InvalidArgument(
-            f"the prompts file {path} cannot be read: {reason}; give another --prompts"
+            f"the prompts file {path} cannot be read: {error}; give another --prompts"
         ) from error
     prompts = tuple(_parse(path, lines))
     if not prompts:

@@ -49,6 +49,7 @@ def write_prompts_command(
     What the target is asked to answer later is then what it was tuned on, and free of anybody else's text.
     """
     from specexport.recipe.schema import load_recipe
+    from specexport.text_lines import read_lines
     from specexport.training.prompts_file import Excluded, append_prompts, read_prompts
 
     loaded = load_recipe(recipe)
@@ -56,7 +57,10 @@ def write_prompts_command(
     known = read_prompts(output, "--output") if output.is_file() and output.stat().st_size else []
     if not output.absolute().parent.is_dir():
         raise click.UsageError(f"--output: {output.absolute().parent} is no directory; create it first")
-    lines = [line for line in openings.read_text(encoding="utf-8").splitlines() if line] if openings else []
+    try:
+        lines = [line for line in read_lines(openings) if line] if openings else []
+    except ValueError as error:
+        raise click.UsageError(f"--openings: {openings} cannot be read: {error}") from None
     if len(known) >= count:
         click.echo(f"{output}: holds {len(known)} prompts")
         return

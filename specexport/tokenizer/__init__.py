@@ -7,6 +7,7 @@ from pathlib import Path
 from specexport.cache.code_digest import code_digest
 from specexport.cache.entries import cache_directory, cached_entry, text_sha256
 from specexport.checkpoints.vocabulary import TOKENIZER_FILE
+from specexport.text_lines import read_lines
 
 _FILES = "files"
 _NOTES = "notes.txt"
@@ -37,6 +38,6 @@ def tokenizer_files(key: str, write: Callable[[Path], tuple[str, ...]]) -> Token
         (entry / _NOTES).write_text("\n".join(notes), encoding="utf-8")
 
     found = cached_entry(place, fill)
-    notes = (found / _NOTES).read_text(encoding="utf-8").splitlines()
+    notes = (line for line in read_lines(found / _NOTES) if line)
     has_tokenizer = (found / _FILES / TOKENIZER_FILE).is_file()
     return TokenizerFiles(found / _FILES if has_tokenizer else None, tuple(notes))

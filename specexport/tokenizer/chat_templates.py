@@ -4,18 +4,23 @@ Conversations of every kind are rendered by both. A template that a bundle would
 refused while the tokenizer is read, before any weights are.
 """
 
+import json
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transformers.utils.chat_template_utils import render_jinja_template
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from specexport.errors import CheckpointUnsupported
 from specexport.tokenizer.files import TEMPLATE_FILE, describe_tokenizer
 from specruntime.errors import SpecError
-from specruntime.text.chat_template import ChatTemplate
+from specruntime.text.chat_template import FIXED_DATE, ChatTemplate
 
 _CLOCK = "strftime_now"
+_CALLED = re.compile(_CLOCK + r"""\(\s*(["'])([^"']*)\1\s*\)""")
 _SYSTEM = {"role": "system", "content": "Be brief.\nAlways."}
 _ASKED = {"role": "user", "content": "  Is 1 < 2 & \"\u00e9\" == '\U0001f600'?\n\n    x = 1\n"}
 _ANSWER = {"role": "assistant", "content": '<think>\nI wonder.\n</think>\n\nYes: {"a": [1]}\n'}
@@ -26,6 +31,9 @@ _CALL = {
     "content": "",
     "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"b": 1, "a": "\u00e9"}}}],
 }
+# As clients dump what they were given: keys without a value, and a call that says nothing.
+_NULLS = {"role": "user", "content": "Hi.", "name": None, "tool_calls": None}
+_SILENT_CALL = _CALL | {"content": None, "refusal": None, "reasoning_content": None}
 _RESULT = {"role": "tool", "name": "f", "content": "3"}
 # Roles in the orders that templates tell apart; many templates refuse some of them.
 CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
@@ -39,6 +47,9 @@ CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
     [_SYSTEM, _ASKED, _CALL, _RESULT],
     [_ASKED, _ANSWER | {"reasoning_content": "Hm."}, _AGAIN],
     [_AGAIN, _AGAIN],
+    [_NULLS],
+    [_NULLS, _SILENT_CALL, _RESULT],
+    [_NULLS, {key: value for key, value in _CALL.items() if key != "content"}, _RESULT],
     [{"role": "developer", "content": "Be kind."}, _ASKED],
 )
 
@@ -47,7 +58,7 @@ def check_chat_template(source: str, directory: Path) -> tuple[str, ...]:
     """What the build should say of the template in a directory of tokenizer files; nothing where there is none.
 
     Raises `CheckpointUnsupported` for a template that cannot be compiled, or that a bundle would render otherwise than
-    transformers. Its clock, `strftime_now`, is left out of bundles and so of the comparison.
+    transformers does whose clock, `strftime_now`, is the bundle's.
     """
     place = directory / TEMPLATE_FILE
     if not place.is_file():
@@ -59,17 +70,19 @@ def check_chat_template(source: str, directory: Path) -> tuple[str, ...]:
     except SpecError as error:
         raise CheckpointUnsupported(f"{source}: {error}; {_CURE}") from None
     for messages, opened in _cases():
-        expected = _reference(_without_clock(text), messages, opened, named)
+        expected = _reference(_with_fixed_date(text), messages, opened, named)
         found = _rendered(template, messages, opened)
         if expected is not None and found != expected:
             raise CheckpointUnsupported(f"{source}: {_difference(messages, found, expected)}; {_CURE}")
     if _CLOCK not in text:
         return ()
-    rendered = any(_rendered(template, messages, opened) is not None for messages, opened in _cases())
-    outcome = "chats are rendered without it" if rendered else "so this bundle will refuse every chat"
+    guarded = _without_clock(text)
+    rendered = [case for case in _cases() if _rendered(template, *case) is not None]
+    asked = any(_reference(guarded, *case, named) is None for case in rendered)
+    outcome = f"it gets {FIXED_DATE:%-d %B %Y}" if asked else "chats are rendered without it"
     return (
         f"the chat template asks for today's date ({_CLOCK}), which bundles leave out, as equal prompts must give "
-        f"equal tokens on every day: {outcome}",
+        f"equal tokens on every day: {outcome if rendered else 'this bundle will refuse every chat'}",
     )
 
 
@@ -85,15 +98,27 @@ def _without_clock(text: str) -> str:
     return f"{{% set {_CLOCK} = not_given %}}\n{text}" if _CLOCK in text else text
 
 
+def _with_fixed_date(text: str) -> str:
+    """The template with the clock undefined, its calls replaced by what a bundle answers them."""
+    return _without_clock(_CALLED.sub(lambda call: json.dumps(FIXED_DATE.strftime(call[2])), text))
+
+
+@cache
+def _tokenizer() -> PreTrainedTokenizerFast:
+    """One without a vocabulary: templates are rendered by it, and nothing is tokenized."""
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
+
+
 def _reference(text: str, messages: list[dict[str, Any]], opened: bool, named: dict[str, Any]) -> str | None:
     """None where the template refuses the conversation."""
     try:
-        rendered: Any = render_jinja_template(
-            [messages], chat_template=text, add_generation_prompt=opened, **named
+        return str(
+            _tokenizer().apply_chat_template(
+                messages, chat_template=text, add_generation_prompt=opened, tokenize=False, **named
+            )
         )
     except Exception:  # a template is a program: it may raise anything
         return None
-    return str(rendered[0][0])
 
 
 def _rendered(template: ChatTemplate, messages: list[dict[str, Any]], opened: bool) -> str | None:

@@ -12,6 +12,7 @@ from specexport.errors import TrainingRefused
 from specexport.tokenizer.files import describe_tokenizer
 from specexport.training.prompts_file import Conversation
 from specruntime.errors import InvalidArgument
+from specruntime.text.chat_template import Message
 from specruntime.text.codec import TextCodec
 
 _MARK = "\u2402"  # a character no template writes
@@ -48,26 +49,14 @@ class PromptCodec:
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids of the prompt and of the answer, the last message, up to the end token that the template writes after it.
 
-        Where it writes none, the first of `end_ids`. Raises `TrainingRefused` with the conversation's place where
-        prompt and answer cannot be separated.
+        Where it writes none, the first of `end_ids`. An answer that holds an end token itself ends there. Raises
+        `TrainingRefused` with the conversation's place where prompt and answer cannot be separated.
         """
         messages = conversation.messages
         *asked, last = messages
         place = conversation.place
         if self.codec.has_chat_template:
-            try:
-                prompt = tuple(self.codec.chat(asked))
-                whole = tuple(self.codec.chat(messages, add_generation_prompt=False))
-            except InvalidArgument as error:
-                raise TrainingRefused(
-                    f"{place}: found messages that the target does not take: {error}"
-                ) from None
-            if whole[: len(prompt)] != prompt:
-                raise TrainingRefused(
-                    f"{place}: found a chat template that writes a conversation with its answer differently from one "
-                    "that waits for it, so where the answer begins cannot be told; give prompts alone"
-                )
-            answer = whole[len(prompt) :]
+            prompt, answer = self._in_template(asked, messages, place)
         else:
             question = asked[0]["content"]
             if [message["role"] for message in asked] != ["user"] or not isinstance(question, str):
@@ -77,8 +66,43 @@ class PromptCodec:
                 )
             prompt = tuple(self.codec.encode(question))
             answer = tuple(self.tokenizer.encode(last["content"], add_special_tokens=False).ids)
-        ends = [position for position, index in enumerate(answer) if index in end_ids]
-        return prompt, answer[: ends[-1] + 1] if ends else (*answer, *end_ids[:1])
+        end = next((position for position, index in enumerate(answer) if index in end_ids), None)
+        if end == 0:
+            raise TrainingRefused(f"{place}: the answer begins with the token that ends it, expected a text")
+        return prompt, (*answer, *end_ids[:1]) if end is None else answer[: end + 1]
+
+    def _in_template(
+        self, asked: Sequence[Message], messages: Sequence[Message], place: str
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids of the prompt as a bundle reads it, and of what the template writes after it."""
+        try:
+            opening = self.codec.render_chat(asked)
+            text = self.codec.render_chat(messages, add_generation_prompt=False)
+            prompt, whole = self._ids(opening), self._ids(text)
+        except InvalidArgument as error:
+            raise TrainingRefused(f"{place}: found messages that the target does not take: {error}") from None
+        if not text.startswith(opening):
+            raise TrainingRefused(
+                f"{place}: found a chat template that writes a conversation with its answer differently from one "
+                "that waits for it, so where the answer begins cannot be told; give prompts alone"
+            )
+        if whole[: len(prompt)] == prompt:
+            return prompt, whole[len(prompt) :]
+        # The answer's first characters merge with the template's last: a model that waits for it has these alone.
+        answer = self._ids(text[len(opening) :])
+        if self._text(prompt + answer) != self._text(whole):
+            raise TrainingRefused(
+                f"{place}: the answer's first characters share a token with what the chat template writes before it, "
+                "and read otherwise without; expected an answer that begins with other characters"
+            )
+        return prompt, answer
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        """Of a rendered text, whose special tokens are in it."""
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def begin_user_turn(self, text: str) -> tuple[int, ...]:
         """Ids of the template up to where a user speaks, and of `text`, with which the user begins.

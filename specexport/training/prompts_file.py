@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specexport.errors import TrainingRefused
+from specexport.text_lines import read_lines
 
 OVERLAP_WORDS = 13  # in a row: the usual measure of contamination
 
@@ -35,11 +36,10 @@ def read_prompts(path: Path, option: str = "--prompts") -> list[str]:
 def _lines(path: Path, option: str) -> list[tuple[str, str]]:
     """The lines that hold something, each with its place as messages name it."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        lines = read_lines(path)
+    except ValueError as error:
         raise TrainingRefused(
-            f"{option}: {path} cannot be read: {reason}; write prompts with `specexport write-prompts`"
+            f"{option}: {path} cannot be read: {error}; write prompts with `specexport write-prompts`"
         ) from None
     found = [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
@@ -100,6 +100,8 @@ def _parse(place: str, line: str, *, answered: bool) -> str | Conversation:
     try:
         found = json.loads(line)
         if answered and "messages" in found:
+            if "prompt" in found:
+                raise TrainingRefused(f"{place}: found both prompt and messages, expected one of them")
             return _conversation(place, found["messages"])
         prompt = found["prompt"]
     except (ValueError, KeyError, TypeError):

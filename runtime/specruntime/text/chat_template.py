@@ -6,6 +6,7 @@ sandbox that cannot change what it is given, and may fail in any way. Knows noth
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from specruntime.errors import BackendMissing, BundleInvalid, InvalidArgument
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 _LONGEST_CHAT = 2**24  # characters
+FIXED_DATE = datetime(2024, 7, 26)
+"""Today, for templates that ask for it without a guard: the date that Llama's published templates fall back to."""
 # The names a message's reasoning goes by; templates read the first, some the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 Message = Mapping[str, Any]
@@ -31,7 +34,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The text of a conversation; messages are mappings with at least `role` and `content`.
+        """The text of a conversation; messages are mappings with at least `role`.
 
         Raises `InvalidArgument` for messages of another form and where the template refuses or fails.
         """
@@ -62,14 +65,19 @@ def _listed(messages: object) -> Sequence[object]:
 
 
 def _checked(index: int, message: object) -> dict[str, Any]:
-    """The message as templates get it: without keys of no value, its reasoning under each name that is read."""
+    """The message as templates get it: without keys of no value, its reasoning under each name that is read.
+
+    Source: `apply_chat_template`, for which a null is a key that was not given, and a message may lack its content (an
+    assistant's that only calls tools).
+    """
     if not isinstance(message, Mapping):
         raise InvalidArgument(
             f"message {index} is a {type(message).__name__}, expected a mapping with 'role' and 'content'"
         )
-    if not isinstance(message.get("role"), str) or message.get("content") is None:
+    if not isinstance(message.get("role"), str):
         raise InvalidArgument(
-            f"message {index} has keys {sorted(map(str, message))}; each message needs 'role' and 'content'"
+            f"message {index}: role is {message.get('role')!r:.60}, expected a text such as 'user'; it has the keys "
+            f"{sorted(map(str, message))}"
         )
     given = {key: value for key, value in message.items() if value is not None}
     reasoning = next((given[name] for name in _REASONING if name in given), None)
@@ -99,8 +107,9 @@ def _compile(source: str) -> "Template":
 def _environment() -> "Environment":
     """The names, filters and tags that transformers gives a template, in a sandbox.
 
-    Source: `transformers.utils.chat_template_utils`. The clock (`strftime_now`) is left out: equal prompts must give
-    equal tokens on every day, and templates that use it fall back to a fixed date.
+    Source: `transformers.utils.chat_template_utils`. The clock alone differs: equal prompts must give equal tokens on
+    every day, so `strftime_now` is not defined for a template that asks whether it is, which then takes the date it
+    falls back to; for one that calls it without asking, today is `FIXED_DATE`.
     """
     import jinja2
     from jinja2 import nodes
@@ -140,6 +149,16 @@ def _environment() -> "Environment":
         if isinstance(name, str) and name.startswith("_"):
             raise jinja2.exceptions.SecurityError(f"the namespace attribute {name!r} begins with '_'")
 
+    class Clock(jinja2.Undefined):
+        """Not defined, and yet called by templates that do not ask."""
+
+        # What jinja2 reads of whatever it calls; of an undefined value it cannot be read.
+        jinja_pass_arg = None
+        unsafe_callable = alters_data = False
+
+        def __call__(self, format: str) -> str:
+            return FIXED_DATE.strftime(format)
+
     def raise_exception(message: str) -> NoReturn:
         raise jinja2.TemplateError(message)
 
@@ -148,6 +167,7 @@ def _environment() -> "Environment":
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = Clock(name="strftime_now")
     environment.globals["dict"] = _Dictionaries()
     environment.globals["namespace"] = Namespace
     return environment

@@ -81,7 +81,7 @@ class TextCodec:
     def chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
         """Token ids of a conversation, rendered by the bundle's chat template.
 
-        `messages` are mappings with at least `role` and `content`, as in transformers' `apply_chat_template`.
+        `messages` are mappings with at least `role`, as in transformers' `apply_chat_template`: null is not given.
         Raises `InvalidArgument` when the bundle has no template or the template refuses the messages.
         """
         text = self.render_chat(messages, add_generation_prompt)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from transformers.utils.chat_template_utils import render_jinja_template
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from specruntime.errors import BundleInvalid, InvalidArgument
 from specruntime.text.chat_template import ChatTemplate
@@ -29,6 +30,19 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
         {"role": "assistant", "content": "b", "thinking": "why", "reasoning_content": None},
     ],
     "parts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}],
+    "nulls": [
+        {"role": "user", "content": "a", "name": None, "tool_calls": None},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"function": {"name": "f", "arguments": {"a": None}}}],
+        },
+        {"role": "tool", "content": "3"},
+    ],
+    "no content": [
+        {"role": "user", "content": "a", "name": "Ann"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+    ],
     "a tool's result": [
         {"role": "user", "content": "a"},
         {
@@ -93,6 +107,9 @@ CONSTRUCTS = {
     "{{ k }}={{ v | string }}{% endfor %}{% endfor %}{% endif %}{{ message.get('name', '-') }}{% endfor %}",
     "reasoning": EACH
     + "{{ message.reasoning_content is defined }}{{ message.reasoning_content }}{{ message.thinking }}{% endfor %}",
+    "a name that is null": EACH
+    + "{{ message.role }}{% if message.name is defined %} named {{ message.name }}{% endif %}{% endfor %}",
+    "the items of a message": EACH + "{{ message.items() | list }}{% endfor %}",
     "keys without a value": EACH + "{{ message.keys() | list | sort }}{% endfor %}",
     "set blocks, conditions, tests": "{% set x %}a{{ 1 + 1 }}{% endset %}{{ x }}{{ 'y' if x is string else 'n' }}"
     "{{ [1, 2] is iterable and {} is mapping }}{{ 'b' ~ 3 }}{{ none is none }}",
@@ -104,15 +121,16 @@ CONSTRUCTS = {
 
 
 def transformers_renders(source: str, messages: list[dict[str, Any]], *, opened: bool) -> str | None:
-    """None where it raises. As `apply_chat_template`, which leaves out the keys without a value."""
-    given = [{key: value for key, value in each.items() if value is not None} for each in messages]
+    """None where it raises."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
     try:
-        rendered: Any = render_jinja_template(
-            [given], chat_template=source, add_generation_prompt=opened, **TOKENS
+        return str(
+            tokenizer.apply_chat_template(
+                messages, chat_template=source, add_generation_prompt=opened, tokenize=False, **TOKENS
+            )
         )
     except Exception:  # a template may raise anything
         return None
-    return str(rendered[0][0])
 
 
 def rendered(source: str, messages: list[dict[str, Any]], *, opened: bool) -> str | None:
@@ -139,10 +157,38 @@ def test_most_constructs_render_something() -> None:
     assert sum(text is not None for text in texts) > len(texts) * 3 // 4
 
 
-def test_the_clock_is_left_out() -> None:
-    guarded = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}2024{% endif %}"
-    assert rendered(guarded, CONVERSATIONS["one turn"], opened=True) == "2024"
-    assert rendered("{{ strftime_now('%Y') }}", CONVERSATIONS["one turn"], opened=True) is None
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}1999{% endif %}",
+        "{% if strftime_now is not defined %}1999{% else %}{{ strftime_now('%Y') }}{% endif %}",
+        "{{ strftime_now('%Y') if strftime_now else 1999 }}",
+    ],
+)
+def test_a_template_that_asks_for_a_clock_falls_back(guard: str) -> None:
+    assert rendered(guard, CONVERSATIONS["one turn"], opened=True) == "1999"
+
+
+@pytest.mark.parametrize(
+    ("call", "date"),
+    [
+        # SmolLM3 and Mistral Small 3, as published.
+        (
+            '{%- set today = strftime_now("%d %B %Y") -%}{{- "Today Date: " ~ today ~ \'\\n\' -}}',
+            "26 July 2024",
+        ),
+        ('{%- set today = strftime_now("%Y-%m-%d") %}{{ today }}', "2024-07-26"),
+        ("{% macro head() %}{{ strftime_now('%H:%M') }}{% endmacro %}{{ head() }}", "00:00"),
+    ],
+)
+def test_a_template_that_calls_the_clock_gets_one_date_on_every_day(call: str, date: str) -> None:
+    text = rendered(call, CONVERSATIONS["one turn"], opened=True)
+    assert text is not None and date in text
+
+
+def test_messages_need_a_role_alone() -> None:
+    with pytest.raises(InvalidArgument, match=r"message 0: role is None, .*\['content'\]"):
+        ChatTemplate("{{ messages }}", {}).render([{"content": "a"}])
 
 
 def test_unknown_tags_are_refused_with_their_line() -> None:

@@ -258,7 +258,7 @@ class TestRefusals:
             ("abc", "the messages are a str"),
             (None, "the messages are a NoneType"),
             ({"role": "user"}, "the messages are a dict"),
-            ([{1: 2, "role": "user"}], "message 0 has keys"),
+            ([{1: 2}], "message 0: role is None"),
         ],
     )
     def test_what_is_no_conversation(self, codec: TextCodec, messages: Any, found: str) -> None:
@@ -286,9 +286,9 @@ class TestRefusals:
         with pytest.raises(InvalidArgument, match="system comes first"):
             codec.chat(messages)
 
-    @pytest.mark.parametrize("message", [{}, {"role": "user"}, {"content": "x"}, {"role": 1, "content": "x"}])
-    def test_a_message_without_role_or_content(self, codec: TextCodec, message: dict[str, Any]) -> None:
-        with pytest.raises(InvalidArgument, match=r"message 0 .* needs 'role' and 'content'"):
+    @pytest.mark.parametrize("message", [{}, {"content": "x"}, {"role": None, "content": "x"}, {"role": 1}])
+    def test_a_message_without_a_role(self, codec: TextCodec, message: dict[str, Any]) -> None:
+        with pytest.raises(InvalidArgument, match=r"message 0: role is (None|1), expected a text"):
             codec.chat([message])
 
     def test_no_template(self, tmp_path: Path) -> None:

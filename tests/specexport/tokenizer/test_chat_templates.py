@@ -25,6 +25,16 @@ GENERATION = (
 )
 JSON = EACH + "{{ message | tojson(ensure_ascii=False, separators=(',', ':'), sort_keys=True) }}{% endfor %}"
 
+# The lines of published templates that call the clock.
+SMOLLM3 = (
+    '{%- set today = strftime_now("%d %B %Y") -%}\n{{- "Today Date: " ~ today ~ \'\\n\' -}}\n'
+    "{%- for message in messages -%}{{ '<|im_start|>' + message.role + '\\n' }}{%- endfor -%}"
+)
+MISTRAL = (
+    '{%- set today = strftime_now("%Y-%m-%d") %}\n'
+    '{%- set default = "The current date is " + today + "." %}\n{{- bos_token }}{{ default }}'
+)
+
 
 def files(root: Path, template: str) -> Path:
     """The tokenizer files of a checkpoint with this template."""
@@ -86,7 +96,11 @@ def test_another_rendering_is_refused(
     ("template", "outcome"),
     [
         ("{% if strftime_now is defined %}{{ strftime_now('%d') }}{% else %}1{% endif %}", "without it"),
-        ("\n{{ strftime_now('%d') }}", "refuse every chat"),
+        ("\n{{ strftime_now('%d') }}", "it gets 26 July 2024"),
+        (SMOLLM3, "it gets 26 July 2024"),
+        (MISTRAL, "it gets 26 July 2024"),
+        ("{{ strftime_now('%d') }}{% if strftime_now is defined %}D{% endif %}", "it gets 26 July 2024"),
+        ("{{ strftime_now('%d') }}{{ raise_exception('no') }}", "refuse every chat"),
         ("  {% if strftime_now is defined %}D{% endif %}X {{ messages[0].content }}", "without it"),
         ("\r\n{% if strftime_now is defined %}D{% endif %}X {{ messages[0].content }}", "without it"),
         ("\n\n  {% if strftime_now is defined %}D{% endif %}X", "without it"),

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaModel
 
 from specexport.checkpoints.loading import Checkpoint, known_config, known_tokenizer
@@ -63,6 +64,62 @@ def test_answers_are_what_transformers_template_writes_after_the_prompt(target: 
     assert answer[-1] == END
 
 
+def merging(root: Path, prefix_space: bool = False) -> PromptCodec:
+    """A byte-level vocabulary with tokens of several newlines, as Qwen's and Llama's have, and a template of ChatML."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    newline = "\u010a"
+    words = [*alphabet, newline * 2, newline * 3]
+    model = models.BPE(
+        vocab={word: n for n, word in enumerate(words)},
+        merges=[(newline, newline), (newline * 2, newline)],
+    )
+    made = Tokenizer(model)
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
+    wrapped.chat_template = (
+        "{% for m in messages %}{{ '<' + m.role + '>\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<assistant>\n' }}{% endif %}"
+    )
+    wrapped.save_pretrained(root)
+    return PromptCodec.open("it", root)
+
+
+@pytest.mark.parametrize("start", ["", "\n", "\n\n", "\n\n\n\n"])
+def test_an_answer_whose_newlines_merge_with_the_templates_is_what_follows_the_prompt(
+    tmp_path: Path, start: str
+) -> None:
+    codec = merging(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    end = tokenizer.eos_token_id
+    turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": start + "two"}]
+    prompt, answer = codec.encode_answered(Conversation("it:1", tuple(turns)), (end,))
+    expected = tokenizer.apply_chat_template(turns[:-1], add_generation_prompt=True)["input_ids"]
+    assert list(prompt) == expected
+    assert tokenizer.decode(answer) == f"{start}two<|im_end|>"
+    assert tokenizer.decode([*prompt, *answer]) + "\n" == tokenizer.apply_chat_template(turns, tokenize=False)
+
+
+def test_an_answer_that_cannot_be_read_apart_is_refused_by_its_line_and_the_reason(tmp_path: Path) -> None:
+    codec = merging(tmp_path, prefix_space=True)  # what begins a text gets a space
+    turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "\n\ntwo"}]
+    with pytest.raises(TrainingRefused, match=r"it:7: the answer's first characters share a token"):
+        codec.encode_answered(Conversation("it:7", tuple(turns)), (0,))
+
+
+@pytest.mark.parametrize("content", ["two<|im_end|>", "two<|im_end|>\n", "two<|im_end|>\n<|im_end|>"])
+def test_an_answer_ends_once(tmp_path: Path, content: str) -> None:
+    codec = merging(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    end = tokenizer.eos_token_id
+    turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": content}]
+    _, answer = codec.encode_answered(Conversation("it:1", tuple(turns)), (end,))
+    assert tokenizer.decode(answer) == "two<|im_end|>"
+    turns[1] = {"role": "assistant", "content": "<|im_end|>two"}
+    with pytest.raises(TrainingRefused, match=r"it:2: the answer begins with the token that ends it"):
+        codec.encode_answered(Conversation("it:2", tuple(turns)), (end,))
+
+
 def test_without_a_template_an_answer_follows_its_prompt_and_ends(target: Checkpoint, tmp_path: Path) -> None:
     assert target.tokenizer is not None
     bare = tmp_path / "bare"
@@ -97,6 +154,7 @@ def test_without_a_template_an_answer_follows_its_prompt_and_ends(target: Checkp
         ({"messages": [{"role": "user", "content": 7}, TURNS[1]]}, "message 1 is "),
         ({"messages": "one"}, "messages is 'one'"),
         ({"messages": ["one", "two"]}, "messages is "),
+        ({"prompt": "one", "messages": TURNS}, "found both prompt and messages, expected one of them"),
         ({"text": "one"}, r'expected \{"prompt": text\} or \{"messages": \[...\]\}'),
     ],
 )

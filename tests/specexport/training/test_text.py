@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from specexport.bench.prompts import load_prompts
 from specexport.checkpoints.loading import Checkpoint
 from specexport.errors import TrainingRefused
 from specexport.training import questions
@@ -21,7 +22,13 @@ from specexport.training.decoding import Request, SlotDecoder
 from specexport.training.features import FeatureStore, Setup, Span, add_features
 from specexport.training.kinds import most_frequent, tapped_layers
 from specexport.training.prompt_codec import PromptCodec
-from specexport.training.prompts_file import OVERLAP_WORDS, Excluded, append_prompts, read_prompts
+from specexport.training.prompts_file import (
+    OVERLAP_WORDS,
+    Excluded,
+    append_prompts,
+    read_prompts,
+    read_training_text,
+)
 from tests.conftest import RECIPES
 
 SETUP = Setup("tiny", 32, (2, 3))
@@ -271,6 +278,21 @@ def test_prompt_files_are_read_by_line(tmp_path: Path) -> None:
         read_prompts(path)
     with pytest.raises(TrainingRefused, match=r"cannot be read.*write-prompts"):
         read_prompts(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_lines_end_where_those_of_json_files_do(tmp_path: Path, end: str, mark: str) -> None:
+    """JSON Lines, https://jsonlines.org: the terminator is a line feed; JSON's texts may hold all other breaks."""
+    texts = ["a\u2028b", "c\u0085d\u2029e", "f\x0bg\x1ch"]
+    lines = [json.dumps({"prompt": text}, ensure_ascii="\x0b" in text) for text in texts]
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes((mark + "".join(line + end for line in lines)).encode())
+    assert read_prompts(path) == texts
+    assert read_training_text(path) == (texts, [])
+    for number, line in enumerate(lines):
+        path.write_text(f'{{"id": "x", {line[1:]}\n' + f'{{"id": "y", {lines[number][1:]}', encoding="utf-8")
+        assert [prompt.prompt for prompt in load_prompts(path)] == [texts[number]] * 2
 
 
 def test_a_prompt_is_added_on_a_line_of_its_own(tmp_path: Path) -> None:
