@@ -156,7 +156,7 @@ def _environment() -> "Environment":
         jinja_pass_arg = None
         unsafe_callable = alters_data = False
 
-        def __call__(self, format: str) -> str:
+        def __call__(self, format: str) -> str:  # type: ignore[override]
             return FIXED_DATE.strftime(format)
 
     def raise_exception(message: str) -> NoReturn:

@@ -90,7 +90,7 @@ def test_an_answer_whose_newlines_merge_with_the_templates_is_what_follows_the_p
     tmp_path: Path, start: str
 ) -> None:
     codec = merging(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path)
     end = tokenizer.eos_token_id
     turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": start + "two"}]
     prompt, answer = codec.encode_answered(Conversation("it:1", tuple(turns)), (end,))
@@ -110,7 +110,7 @@ def test_an_answer_that_cannot_be_read_apart_is_refused_by_its_line_and_the_reas
 @pytest.mark.parametrize("content", ["two<|im_end|>", "two<|im_end|>\n", "two<|im_end|>\n<|im_end|>"])
 def test_an_answer_ends_once(tmp_path: Path, content: str) -> None:
     codec = merging(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path)
     end = tokenizer.eos_token_id
     turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": content}]
     _, answer = codec.encode_answered(Conversation("it:1", tuple(turns)), (end,))
