@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from specexport.build import build
-from specexport.cache.entries import CACHE_VARIABLE
 from specexport.errors import RecipeError
 from specexport.recipe.schema import Recipe, load_recipe
 from specruntime.bundle import load_manifest, open_bundle
@@ -31,10 +30,7 @@ def with_draft_weights(kind: str, **keys: object) -> dict[str, Any]:
     return document | keys
 
 
-def test_only_the_draft_gets_integer_weights_and_every_token_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+def test_only_the_draft_gets_integer_weights_and_every_token_stays(tmp_path: Path) -> None:
     plain = build(load_recipe(RECIPES / "tiny-eagle3-tree.yaml"), tmp_path / "plain.bundle")
     small = build(Recipe.model_validate(with_draft_weights("eagle3-tree")), tmp_path / "small.bundle")
 

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from specexport.build import build
-from specexport.cache.entries import CACHE_VARIABLE
 from specexport.errors import RecipeError
 from specexport.graph.files import GRAPH_NAME, PATH_NAME, WEIGHTS_NAME
 from specexport.recipe.schema import Recipe, load_recipe
@@ -51,18 +50,9 @@ def products(bundle: Path, name: str) -> tuple[int, int]:
     )
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all builds of this file: they differ in their weights alone."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_drafts_over_integer_weights_change_no_token(
-    weights: str, layers: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, str(cache))
+def test_drafts_over_integer_weights_change_no_token(weights: str, layers: str, tmp_path: Path) -> None:
     recipe = Recipe.model_validate(document(WEIGHTS[weights], LAYERS[layers]))
     bundle = build(recipe, tmp_path / "bundle")
     manifest = load_manifest(bundle)
@@ -73,10 +63,7 @@ def test_drafts_over_integer_weights_change_no_token(
     assert any((comparison.acceptance_length or 0) > 1.05 for comparison in report.comparisons)
 
 
-def test_both_paths_read_one_copy_of_the_integer_weights(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, str(cache))
+def test_both_paths_read_one_copy_of_the_integer_weights(tmp_path: Path) -> None:
     layers = LAYERS["skipped layer"]
     plain = build(Recipe.model_validate(document(None, layers)), tmp_path / "plain.bundle")
     small = build(Recipe.model_validate(document(INT8, layers)), tmp_path / "small.bundle")
