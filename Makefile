@@ -1,4 +1,4 @@
-# Each target sets up all it needs on a fresh machine: a virtual environment beside this file, pinned versions.
+# Each target sets up all it needs on a fresh machine: a virtual environment next to this file, pinned versions.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +15,7 @@ help:
 	@echo "make test-fast      lint, types and the tests not marked slow"
 	@echo "make test-families  a bundle of every model family, compared with PyTorch"
 	@echo "make bench          latency tests: against PyTorch, and costs on this machine"
-	@echo "make peers          this project beside other systems, each in an environment of its own"
+	@echo "make peers          this project against other systems, each in its own environment"
 	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation as a site, in build/site"
 	@echo "make format         ruff's fixes and formatting"

@@ -1,1 +1,1 @@
-"""SmolLM2-135M in other systems beside this one: same prompts, same machine, same run. Start at README.md."""
+"""SmolLM2-135M in other systems compared with this one: same prompts, same machine, same run. Start at README.md."""

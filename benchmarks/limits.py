@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured, and what a window must do at least: the two times beside each figure.
+"""Measures the most that this machine can do and computes the least that a window must do: both bounds for each time.
 
 Bandwidth and peaks are the best of several libraries at large sizes, so a figure at 100 % is at the limit of what any
 of them reaches here, not of what is printed on the box.

@@ -1,4 +1,4 @@
-"""What a window costs as width, context, capacity, batch and model size grow, with the physical limit beside it.
+"""Measures a window's cost as width, context, capacity, batch and model size grow, next to its hardware lower bound.
 
     python benchmarks/scaling.py --part width          # or context, capacity, batch, size
     python benchmarks/scaling.py --render              # the tables of docs/scaling.md, and the picture

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class System:
     """`environment`: the file in environments/ that pins it, "own" for this project's. `model`: a key of `prepare`.
 
-    `precision` is what the arithmetic is called in the table, so that like is set beside like.
+    `precision` is what the arithmetic is called in the table, so that like is compared with like.
     """
 
     name: str

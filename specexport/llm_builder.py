@@ -71,7 +71,7 @@ def recipe_for(
 def address_of(model: str) -> str:
     """The address that a recipe gives for what users call a model: a path, a hub repository, or an address itself.
 
-    Raises `InvalidArgument` for what is none of them.
+    Raises `InvalidArgument` for anything else.
     """
     if "://" in model or model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf"):
         return model

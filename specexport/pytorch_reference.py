@@ -131,7 +131,7 @@ class _FirstToken(BaseStreamer):
 
 def _compile_config() -> CompileConfig:
     config = CompileConfig(fullgraph=False)
-    # transformers compiles on accelerators only, unless told so.
+    # By default transformers compiles on accelerators only.
     config._compile_all_devices = True  # type: ignore[assignment]
     return config
 

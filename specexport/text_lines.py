@@ -7,7 +7,7 @@ def read_lines(path: Path) -> list[str]:
     r"""The lines of a UTF-8 file, without their ends: "\n" or "\r\n", and no other character.
 
     JSON may hold U+2028, U+2029 and U+0085 within a text, at which `str.splitlines` would cut it. A byte order mark at
-    the file's start is no part of its first line.
+    the file's start is not part of its first line.
 
     Raises `ValueError` with the reason, "it is not UTF-8 text" among them, for a file that cannot be read.
     """

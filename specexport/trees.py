@@ -71,7 +71,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class TimedTree:
-    """The shape of highest speed by law: `tokens` of one round over its time `ms`. `tree` None: plain decoding."""
+    """The shape of highest predicted speed: `tokens` of one round over its time `ms`. `tree` None: plain decoding."""
 
     tree: Tree | None
     tokens: float
@@ -85,7 +85,7 @@ class TimedTree:
 def tree_of_paths(paths: Sequence[Sequence[int]]) -> Tree:
     """The tree whose nodes are `paths`, each a list of ranks from row 0 down, in any order (Medusa's `choices`).
 
-    Raises `InvalidArgument` for an empty path, one named twice, or one whose prefix is no node.
+    Raises `InvalidArgument` for an empty path, one named twice, or one whose prefix is not a node.
     """
     rows: dict[Path, int] = {(): 0}
     parents, ranks = [], []
@@ -107,21 +107,21 @@ def tree_of_paths(paths: Sequence[Sequence[int]]) -> Tree:
 
 
 def chain_of(length: int) -> Tree:
-    """`length` nodes in a row, each its parent's likeliest candidate."""
+    """`length` nodes in a row, each its parent's most likely candidate."""
     return Tree(tuple(range(length)), (0,) * length)
 
 
 def expected_tokens(tree: Tree, acceptance: Rates) -> float:
     """Mean tokens of a round: the target's own, and each node times the probability that it is accepted.
 
-    Raises `InvalidArgument` for rates that are none, or a node whose depth or rank has no rate.
+    Raises `InvalidArgument` for invalid rates, or a node whose depth or rank has no rate.
     """
     _require_rates(acceptance)
     probabilities = [1.0]
     for parent, rank, depth in zip(tree.parents, tree.ranks, tree.depths, strict=True):
         if depth > len(acceptance) or rank >= len(acceptance[depth - 1]):
             raise InvalidArgument(
-                f"the tree has a candidate of rank {rank} at depth {depth}, for which there is no acceptance rate: "
+                f"the tree has a candidate of rank {rank} at depth {depth}, for which no acceptance rate is given: "
                 "measure deeper and wider, or take it out"
             )
         probabilities.append(probabilities[parent] * acceptance[depth - 1][rank])
@@ -132,9 +132,9 @@ def best_tree(acceptance: Rates, nodes: int, depth: int) -> Tree:
     """The tree of at most `nodes` nodes and `depth` levels with the most expected tokens.
 
     Rates depend on depth and rank alone, so a node is worth the product of the rates along its path, and never more
-    than its parent: taking the likeliest path each time is optimal (the dynamic programme of Sequoia, Chen et al.
+    than its parent: taking the most likely path each time is optimal (the dynamic programme of Sequoia, Chen et al.
     2024, is for rates that depend on the number of siblings). Ties go to the shallower node, then to lower ranks.
-    Paths of probability 0 are left out. Raises `InvalidArgument` for rates that are none or all 0.
+    Paths of probability 0 are left out. Raises `InvalidArgument` for rates that are invalid or all 0.
     """
     _require_rates(acceptance)
     if not (nodes >= 1 and 1 <= depth <= len(acceptance)):
@@ -164,7 +164,7 @@ def best_tree(acceptance: Rates, nodes: int, depth: int) -> Tree:
 def best_tree_for_times(
     acceptance: Rates, step_ms: Mapping[int, float], draft_ms: Sequence[float], overhead_ms: float = 0.0
 ) -> TimedTree:
-    """The tree, or plain decoding, of most expected tokens per second (law of speed-up, node budget included).
+    """The tree, or plain decoding, of most expected tokens per second (the speed-up formula, node budget included).
 
     `step_ms` is the target's time by window width, width 1 (plain) among them; widths between two measured ones are
     interpolated, wider ones are not considered. `draft_ms[d - 1]` is the time of drafting d levels. Raises

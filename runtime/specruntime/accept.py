@@ -17,7 +17,7 @@ from specruntime.errors import InvalidArgument
 Ids: TypeAlias = Sequence[int] | NDArray[np.int64]
 Law: TypeAlias = NDArray[np.floating]  # [vocab], sums to 1
 SampleRow: TypeAlias = Callable[[int, Sequence[int]], int]  # (row, pending) -> the target's token
-LawOfRow: TypeAlias = Callable[[int, Sequence[int]], Law]  # (row, pending) -> the target's law
+LawOfRow: TypeAlias = Callable[[int, Sequence[int]], Law]  # (row, pending) -> the target's distribution
 
 
 class Draws(Protocol):
@@ -53,10 +53,10 @@ def accept_match(draft_ids: Ids, sample: SampleRow) -> list[int]:
 
 
 def accept_rejection(draft_ids: Ids, q: Law | None, p: LawOfRow, draws: Draws) -> list[int]:
-    """Speculative sampling (Leviathan 2023, Chen 2023): the output law is p, whatever q.
+    """Speculative sampling (Leviathan 2023, Chen 2023): the output distribution is p, whatever q.
 
-    q [n, vocab]: the law each drafted token was drawn from; None: the draft is deterministic (q is 1 at its token).
-    Raises `InvalidArgument` for a drafted token that its q cannot have drawn.
+    q [n, vocab]: the distribution each drafted token was drawn from; None: the draft is deterministic (q is 1 at its
+    token). Raises `InvalidArgument` for a drafted token that its q cannot have drawn.
     """
     emitted: list[int] = []
     for row, drafted in enumerate(draft_ids):
@@ -95,8 +95,8 @@ def accept_tree_rejection(
 ) -> tuple[list[int], list[int]]:
     """Rejection over siblings drawn without replacement (SpecInfer, Sequoia); (accepted nodes, emitted tokens).
 
-    q [W, vocab]: row i is the law the first child of node i was drawn from; each next sibling was drawn from it without
-    the earlier ones, renormalised. Siblings are in the order drawn. Otherwise as `accept_tree_match`.
+    q [W, vocab]: row i is the distribution the first child of node i was drawn from; each next sibling was drawn from
+    it without the earlier ones, renormalised. Siblings are in the order drawn. Otherwise as `accept_tree_match`.
     Raises `InvalidArgument` for a drafted token that its q cannot have drawn.
     """
     path: list[int] = []
@@ -120,21 +120,21 @@ def accept_tree_rejection(
 def _accepts(target: Law, source: Law, token: int, draws: Draws) -> bool:
     if not source[token] > 0:
         raise InvalidArgument(
-            f"drafted token {token} has probability {source[token]} under its declared law, expected more than 0;"
-            " the draft must report the law it drew from"
+            f"drafted token {token} has probability {source[token]} under its declared distribution, expected more"
+            " than 0; the draft must report the distribution it drew from"
         )
     return draws.below(float(target[token] / source[token]))
 
 
 def _residual(target: Law, source: Law) -> Law:
-    """The law of what is emitted or judged next after a rejection; the target itself where nothing is left of it."""
+    """The distribution of the next token after a rejection; the target's own where nothing is left of it."""
     left = np.maximum(target - source, 0)
     total = left.sum()
     return left / total if total > 0 else target
 
 
 def _without(source: Law, token: int) -> Law:
-    """The law of the next sibling: without the token, renormalised."""
+    """The distribution of the next sibling: without the token, renormalised."""
     left = source.copy()
     left[token] = 0
     total = left.sum()

@@ -36,7 +36,7 @@ MAX_MANIFEST_BYTES = 16 * 2**20  # a manifest of hundreds of layers is below one
 
 
 def load_manifest(path: str | Path, verify: bool = True) -> Manifest:
-    """The manifest of the bundle directory `path`, checked against itself and against the files beside it.
+    """The manifest of the bundle directory `path`, checked against itself and against the files next to it.
 
     `verify=False` skips the sha256 of the files (their presence and size are still checked); hashing takes about
     0.4 s for a 540 MB bundle. Raises `BundleTooNew`, `BundleHashMismatch` or `BundleInvalid`, naming the file or key.
@@ -117,7 +117,7 @@ class LoadedBundle:
         tokenizer: Begun[TextCodec] | None = None,
     ) -> None:
         """Takes ownership of the engines; `draft` is None for kinds without a graph of their own, `tokenizer` where
-        nobody reads it yet."""
+        it was not read yet."""
         self.manifest = manifest
         self.root = root
         self._target = target

@@ -56,13 +56,13 @@ class Comparison:
 class TracedComparison:
     """The round in which two answers to a check prompt part, and the plain rounds of the same tokens.
 
-    Where they do not part: the last round. `plain` ends with the round of the token at which they part.
+    Where they do not differ: the last round. `plain` ends with the round of the token at which they differ.
     """
 
     prompt: str
     law: str
     against: str
-    position: int | None  # in the answer; None where they do not part
+    position: int | None  # in the answer; None where they do not differ
     expected: int | None  # None past the end of the answer
     found: int | None
     speculative: RoundTrace
@@ -94,12 +94,12 @@ class CheckReport:
 def render_check(report: CheckReport) -> str:
     """The report as lines for people, the verdict last."""
     passed = sum(comparison.passed for comparison in report.comparisons)
-    verdict = f"{passed} of {len(report.comparisons)} answers are what they must be"
+    verdict = f"{passed} of {len(report.comparisons)} answers match"
     return "\n".join([*(_render(comparison) for comparison in report.comparisons), verdict])
 
 
 def _render(comparison: Comparison) -> str:
-    verdict = "equal to" if comparison.divergence is None else "parts from"
+    verdict = "equal to" if comparison.divergence is None else "differs from"
     line = f"{comparison.prompt:12} {comparison.law:8} {comparison.tokens:4} tokens {verdict} {comparison.against}"
     if comparison.acceptance_length is not None:
         line += f", {comparison.acceptance_length:.2f} tokens a round"
@@ -377,7 +377,7 @@ def render_traces(traces: Sequence[TracedComparison]) -> str:
 def _render_trace(trace: TracedComparison) -> str:
     head = f"{trace.prompt} {trace.law}, with drafts against {trace.against}: "
     if trace.position is None:
-        head += "the answers do not part; the last round"
+        head += "the answers do not differ; the last round"
     else:
         expected, found = ("its end" if t is None else t for t in (trace.expected, trace.found))
         head += f"they part at token {trace.position}, expected {expected}, found {found}"

@@ -132,14 +132,14 @@ class Phase:
 
 
 def index(name: str, value: object) -> int:
-    """The value as Python's integer; raises `InvalidArgument` for what is none."""
+    """The value as Python's integer; raises `InvalidArgument` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidArgument(f"{name} is {shown(value)}, expected an integer")
     return int(value)
 
 
 def token_ids(ids: Sequence[int] | NDArray[np.integer], vocab_size: int) -> NDArray[np.int64]:
-    """Checked ids [n]; raises `EmptyPrompt` or `InvalidArgument` naming the first that is no token."""
+    """Checked ids [n]; raises `EmptyPrompt` or `InvalidArgument` naming the first that is not a token."""
     try:
         array = np.asarray(ids)
     except (ValueError, TypeError, OverflowError) as error:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Begun(Generic[T]):
-    """Work that a thread of its own was started for, and that whoever needs it does itself where that failed.
+    """Work that runs in a thread of its own, or in the thread that needs it where that one failed.
 
     A process at its memory limit cannot start a thread, or the thread ends before it runs anything; neither
     `threading.Thread.start` nor an executor's future returns then.

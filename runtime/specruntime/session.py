@@ -191,7 +191,7 @@ class Session:
         """Forgets every token, then holds the first `length` tokens of another session of the same bundle.
 
         Their cache rows are copied instead of computed, those of the draft too; as after `rewind` the last token is
-        fed anew. Raises `InvalidArgument` unless 0 <= length <= `source.length` and for a session that was opened in
+        fed again. Raises `InvalidArgument` unless 0 <= length <= `source.length` and for a session that was opened in
         another way, `SessionBusy` while the source is at work, `SessionPoisoned` for a source whose caches are
         undefined, `EngineFailed` when the copy fails; this session is poisoned then.
         """

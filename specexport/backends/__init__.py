@@ -36,7 +36,7 @@ class BackendBuild(Protocol):
         """
 
     def libraries(self, recipe: Recipe) -> tuple[str, ...]:
-        """The distributions that a bundle depends on besides those of every build."""
+        """The distributions that a bundle depends on in addition to those of every build."""
 
     def processor(self) -> tuple[str, ...]:
         """What a bundle depends on of the build host's processor."""
@@ -45,7 +45,7 @@ class BackendBuild(Protocol):
         """What turns the graph of `plan` into this backend's variant."""
 
     def decides_passes(self, batch: int) -> list[str | int]:
-        """What `passes` depends on besides the plan, for the cache's key."""
+        """What `passes` depends on in addition to the plan, for the cache's key."""
 
     def host_engine(self, minimum_version: str) -> "OnnxRuntimeEngine":
         """How ONNX Runtime runs the variant: in the bundle, or on the build host to compare it with PyTorch."""

@@ -30,10 +30,10 @@ class OnnxRuntimeBuild:
         self._backend = section
 
     def check_machine(self, recipe: Recipe) -> None:
-        """Raises `BackendIncompatible` where this system does not tell for what processor it packs."""
+        """Raises `BackendIncompatible` where this system does not report for what processor it packs."""
         if self._backend.prepacked and processor_features() is None:
             raise BackendIncompatible(
-                "backend.prepacked: this system does not tell the processor's features (/proc/cpuinfo), so a host "
+                "backend.prepacked: this system does not report the processor's features (/proc/cpuinfo), so a host "
                 "could not know whether the packed weights are for it: leave it out, or build on Linux"
             )
 

@@ -129,7 +129,7 @@ def require_plot(path: Path, option: str = "--plot") -> None:
         raise InvalidArgument(f"{option} is {path}, expected a name that ends with .png, .svg or .pdf")
     if not path.absolute().parent.is_dir():
         raise InvalidArgument(
-            f"{option} is {path}, but {path.absolute().parent} is no directory: create it first"
+            f"{option} is {path}, but {path.absolute().parent} is not a directory: create it first"
         )
 
 

@@ -95,7 +95,7 @@ class BenchReport:
 
     @property
     def own_mode(self) -> Mode:
-        """How the bundle decodes when nobody says; of several, the fastest over all prompts."""
+        """The bundle's default mode; where there are several, the fastest over all prompts."""
         speeds = {mode: _speed(self.compared, mode) or 0.0 for mode in self.drafting}
         return max(speeds, key=lambda mode: speeds[mode], default=REFERENCE)
 

@@ -95,7 +95,7 @@ def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchRep
 
 
 def _mode_names(manifests: Sequence[Manifest]) -> list[Mode]:
-    """One bundle's mode is called after what it does, several are told apart by name."""
+    """One bundle's mode is called after what it does; several are distinguished by name."""
     if len(manifests) == 1:
         return ["speculative"]
     names = [manifest.name for manifest in manifests]

@@ -29,7 +29,7 @@ LIBRARIES = (
 
 
 def default_output(recipe: Recipe) -> Path:
-    """Where a recipe's bundle goes when nobody says: `./<recipe name>.bundle`."""
+    """The default output directory of a recipe: `./<recipe name>.bundle`."""
     return Path(f"{recipe.name}.bundle")
 
 
@@ -44,7 +44,7 @@ def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
 
 
 def is_in_use(output: Path, root: Path) -> bool:
-    """Hold the bundle in `root` where `output`, its place, lies in the cache; False if there is none to hold."""
+    """Hold the bundle in `root` where `output`, its place, lies in the cache; False without such a bundle."""
     cached = cache_directory().resolve() in output.resolve().parents
     return not cached or hold(root / MANIFEST_NAME)
 

@@ -1,4 +1,4 @@
-"""Puts a bundle in place: everything is written beside the destination, then renamed over it.
+"""Puts a bundle in place: everything is written next to the destination, then renamed over it.
 
 An interrupted build leaves the old bundle or none. Remains of a killed build are removed by the next one.
 """
@@ -17,7 +17,7 @@ from specexport.errors import BundleNotWritten
 from specruntime.manifest.schema import MANIFEST_NAME, FileRecord, Manifest
 
 _LONGEST_NAME = 255
-_ROOM_FOR_SUFFIX = 24  # of the directories that a build makes beside the bundle
+_ROOM_FOR_SUFFIX = 24  # of the directories that a build makes next to the bundle
 
 
 def check_output(output: Path) -> None:
@@ -85,7 +85,7 @@ def _check_replaceable(output: Path, place: Path) -> None:
 
 
 def _listed_files(directory: Path) -> frozenset[str] | None:
-    """The files that a bundle's manifest of any schema version lists; None where there is no such manifest."""
+    """The files that a bundle's manifest of any schema version lists; None without a valid manifest."""
     try:
         document: Any = json.loads((directory / MANIFEST_NAME).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -195,5 +195,5 @@ def write_build_record(root: Path, record: Mapping[str, object]) -> None:
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
-    """Written last: a directory without it is no bundle."""
+    """Written last: a directory without it is not a bundle."""
     (root / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1) + "\n")

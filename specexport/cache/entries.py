@@ -1,7 +1,7 @@
 """The cache of downloaded and converted files, and hashing.
 
-Entries appear whole or not at all: they are written beside their place and renamed into it. Each carries a seal with
-the hashes of its files and of itself; it is checked on every use, and what is not intact is made again.
+Entries appear whole or not at all: they are written next to their final path and renamed to it. Each carries a seal
+with the hashes of its files and of itself; it is checked on every use, and what is not intact is made again.
 """
 
 import errno
@@ -78,7 +78,7 @@ def entry_digest(place: Path) -> str:
 
 
 def write_record(directory: Path, record: Mapping[str, Any]) -> None:
-    """What is to be known of an entry besides its files, for `read_record`."""
+    """Stores metadata with an entry, for `read_record`."""
     (directory / RECORD_NAME).write_text(json.dumps(record, indent=1))
 
 
@@ -117,7 +117,7 @@ def text_sha256(text: str) -> str:
 
 
 def _seal_text(directory: Path) -> str:
-    """A line per file, and a last one with the hash of those lines, so that a seal cut short is none."""
+    """A line per file, and a last one with the hash of those lines, so that a truncated seal is invalid."""
     paths = sorted(path for path in directory.rglob("*") if not path.is_dir())
     names = {path.relative_to(directory).as_posix(): path for path in paths}
     lines = "".join(f"{file_sha256(path)}  {name}\n" for name, path in names.items() if name != SEAL_NAME)

@@ -1,4 +1,6 @@
-"""Directories that a process works in before it renames them into place, named so that the dead ones can be told."""
+"""Directories that a process works in before it renames them into place, named so that abandoned ones can be
+recognised.
+"""
 
 import os
 import platform
@@ -38,7 +40,7 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # it runs, as somebody else
+    except PermissionError:  # it runs as another user
         return True
     return True
 

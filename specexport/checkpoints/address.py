@@ -75,7 +75,7 @@ def _parse_path(text: str, directory: Path | None) -> Address:
     explicit = text.startswith(("/", "./", "../", "~"))
     if not explicit and not text.endswith(".gguf"):
         raise ValueError(
-            f"found {text!r}, expected {FORMS}; write ./{text} for a directory beside the recipe"
+            f"found {text!r}, expected {FORMS}; write ./{text} for a directory next to the recipe"
         )
     path = Path(text).expanduser()
     if directory is not None:

@@ -1,4 +1,4 @@
-"""Whether a bundle's check prompts could ever be decoded, told while it is built rather than when it is checked."""
+"""Validates a bundle's check prompts when it is built rather than when it is checked."""
 
 from pathlib import Path
 from typing import Protocol

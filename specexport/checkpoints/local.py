@@ -40,7 +40,7 @@ def locate_directory(address: LocalDirectory, *, weights: bool = True) -> Locate
     if not (directory / "config.json").is_file():
         raise SourceError(f"{directory}: no config.json in it, expected a Hugging Face checkpoint directory")
     if not any(next(directory.glob(pattern), None) for pattern in _WEIGHTS):
-        raise SourceError(f"{directory}: no weights in it, expected *.safetensors beside config.json")
+        raise SourceError(f"{directory}: no weights in it, expected *.safetensors next to config.json")
     return Located(directory, None, _directory_digest(directory, () if weights else _WEIGHTS))
 
 

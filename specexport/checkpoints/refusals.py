@@ -63,7 +63,7 @@ def require_language_model(source: str, config: PretrainedConfig) -> None:
 
 
 def require_known_class(source: str, config: PretrainedConfig) -> None:
-    """Raises `CheckpointUnsupported` for a model type that no sizes can help: it is no causal language model, or its
+    """Raises `CheckpointUnsupported` for a model type that no sizes can help: it is not a causal language model, or its
     attention is out of reach."""
     _require_decoder(source, config)
     model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)

@@ -21,7 +21,7 @@ def profile_command(
     of each window.
 
     The check prompts are answered greedily for the phases. Operators come from ONNX Runtime's own profile, with about
-    200 tokens in the cache; a profiled window is slower than a plain one, which is timed beside it.
+    200 tokens in the cache; a profiled window is slower than a plain one, which is timed for comparison.
     """
     require_plot_of(plot)
     from specexport.cli.progress import progress

@@ -48,7 +48,7 @@ _SMALLEST_VOCABULARY = 16
 @click.option(
     "--depth",
     type=click.IntRange(1, 16),
-    help="Tokens in a row to foretell: Medusa heads, unrolled EAGLE-3 steps. Default: 4, or the heads of --start.",
+    help="Number of tokens to predict: Medusa heads, unrolled EAGLE-3 steps. Default: 4, or the heads of --start.",
 )
 @click.option(
     "--vocabulary",
@@ -71,7 +71,7 @@ _SMALLEST_VOCABULARY = 16
     "--start",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Train this draft further; with --vocabulary, its ids are chosen anew.",
+    help="Train this draft further; with --vocabulary, its ids are chosen again.",
 )
 @click.option("--restart", is_flag=True, help="Forget this kind's checkpoint; answers and features stay.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: draft, acceptance, accepted_length.")

@@ -109,13 +109,13 @@ _BUNDLED_RECIPE = "recipe.yaml"
 class DrawnTree:
     tree: Tree
     title: str
-    acceptance: Rates | None  # None where nobody measured it
+    acceptance: Rates | None  # None where it was not measured
 
 
 def drawn_tree(path: Path) -> DrawnTree:
     """The tree of a bundle, or of a recipe where `path` is a file.
 
-    Raises `InvalidArgument` where there is none or it has no fixed shape, and what reading either raises.
+    Raises `InvalidArgument` without a tree of a fixed shape, and what reading either raises.
     """
     if path.is_file():
         recipe = load_recipe(path)
@@ -143,7 +143,7 @@ def _rates(stated: SpelledTree | ComputedTree | None) -> Rates | None:
 
 def _no_tree(path: Path, kind: str, grown: object) -> InvalidArgument:
     if grown is not None:
-        return InvalidArgument(f"{path}: its tree is grown anew each round, so there is no one shape to draw")
+        return InvalidArgument(f"{path}: its tree is grown every round, so it has no fixed shape to draw")
     return InvalidArgument(
         f"{path}: a draft of kind {kind} without a tree is a chain, there is nothing to draw; expected `draft.tree`"
     )

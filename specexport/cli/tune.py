@@ -64,8 +64,8 @@ def tune_command(
 ) -> None:
     """Measures on your prompts what each BUNDLE's draft is worth, and picks kind, length or tree.
 
-    One pass tells how often the target agrees by depth and rank, how long a window of each width takes and what
-    drafting costs; from that follows the speed of each size (predicted). The best predicted are then measured beside
+    One pass measures how often the target agrees by depth and rank, how long a window of each width takes and what
+    drafting costs; the speed of each size is predicted from that. The best predicted are then measured against
     plain decoding. Where nothing pays, it says so. Interrupted, it prints what it has found, marked as partial, and
     writes nothing: exit code 130.
     """

@@ -56,7 +56,7 @@ def write_prompts_command(
     excluded = Excluded([prompt for path in exclude for prompt in read_prompts(path, "--exclude")])
     known = read_prompts(output, "--output") if output.is_file() and output.stat().st_size else []
     if not output.absolute().parent.is_dir():
-        raise click.UsageError(f"--output: {output.absolute().parent} is no directory; create it first")
+        raise click.UsageError(f"--output: {output.absolute().parent} is not a directory; create it first")
     try:
         lines = [line for line in read_lines(openings) if line] if openings else []
     except ValueError as error:

@@ -1,6 +1,6 @@
 """A Triton model over one bundle: Python backend, decoupled, one response a round.
 
-Written by `specexport deploy triton`. Inputs and outputs are named in config.pbtxt beside this directory; requests are
+Written by `specexport deploy triton`. Inputs and outputs are named in config.pbtxt next to this directory; requests are
 scheduled over slots, in batches where the bundle was built with `batch`, and every response is sent from the
 scheduler's thread. A thread of its own asks Triton which requests were cancelled: those that wait or are fed deliver
 nothing at which it could be noticed.

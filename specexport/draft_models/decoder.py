@@ -20,7 +20,7 @@ REFERENCE_ATTENTION = "sdpa"
 
 
 class JoinedLayer(nn.Module):
-    """EAGLE-3: attention reads the normed embedding beside the normed hidden state, 2h wide."""
+    """EAGLE-3: attention reads the normed embedding concatenated with the normed hidden state, 2h wide."""
 
     def __init__(self, config: LlamaConfig, *, norm_before_residual: bool) -> None:
         super().__init__()

@@ -80,7 +80,7 @@ class Eagle3Draft(DraftDecoder):
     def forward(
         self,
         features: Tensor,  # [B, W, 3 * target hidden]
-        input_ids: Tensor,  # [B, W] token t+1 beside the features of position t
+        input_ids: Tensor,  # [B, W] token t+1, paired with the features of position t
         position_ids: Tensor,  # [B, W]
         mask: Tensor | None = None,
         cache: Cache | None = None,
@@ -152,7 +152,7 @@ class EagleDraft(DraftDecoder):
     def forward(
         self,
         features: Tensor,  # [B, W, target hidden]
-        input_ids: Tensor,  # [B, W] token t+1 beside the features of position t
+        input_ids: Tensor,  # [B, W] token t+1, paired with the features of position t
         position_ids: Tensor,  # [B, W]
         mask: Tensor | None = None,
         cache: Cache | None = None,

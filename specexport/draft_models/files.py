@@ -49,7 +49,7 @@ def read_config(directory: Path, name: str) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SourceError(
-            f"{name}: its {CONFIG_NAME} cannot be read ({error.strerror}); expected one beside the weights"
+            f"{name}: its {CONFIG_NAME} cannot be read ({error.strerror}); expected one next to the weights"
         ) from None
     except ValueError as error:
         raise CheckpointUnsupported(f"{name}: its {CONFIG_NAME} is not JSON: {error}") from None
@@ -74,13 +74,13 @@ def _read_shards(directory: Path, name: str) -> dict[str, Tensor]:
         shards = set(json.loads((directory / INDEX_NAME).read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointUnsupported(
-            f"{name}: {INDEX_NAME} holds no weight_map; save the draft anew"
+            f"{name}: {INDEX_NAME} holds no weight_map; save the draft again"
         ) from None
     weights: dict[str, Tensor] = {}
     for shard in sorted(shards):
         if not isinstance(shard, str) or Path(shard).name != shard or not (directory / shard).is_file():
             raise SourceError(
-                f"{name}: {INDEX_NAME} names {shard!r}, expected the name of a file beside it; fetch the draft again"
+                f"{name}: {INDEX_NAME} names {shard!r}, expected the name of a file next to it; fetch the draft again"
             )
         weights |= _read_file(directory / shard, name)
     return weights

@@ -47,7 +47,7 @@ def require_keys(weights: Mapping[str, Tensor], expected: set[str], name: str) -
 
 
 def require_shape(key: str, found: Tensor, expected: tuple[int, ...], name: str) -> None:
-    """Raises `CheckpointUnsupported` with both shapes or types, or for a weight that is no number."""
+    """Raises `CheckpointUnsupported` with both shapes or types, or for weights with values that are not finite."""
     if tuple(found.shape) != expected:
         raise CheckpointUnsupported(
             f"{name}: {key} is {list(found.shape)}, expected {list(expected)} by its config and its target"

@@ -1,7 +1,7 @@
 """A pruned draft model: some of the target's layers, trained further, that scores a part of the vocabulary.
 
 Its files hold the layers, the final norm and `draft_ids`, the target ids it can say. The embeddings and the LM head's
-rows of those ids are the target's, told by hash. To an export it is a Llama model with the target's vocabulary.
+rows of those ids are the target's, identified by hash. To an export it is a Llama model with the target's vocabulary.
 """
 
 from pathlib import Path
@@ -113,7 +113,7 @@ def _read_config(files: DraftFiles, target: DraftTarget) -> LlamaConfig:
     missing = [key for key in (*_CONFIG_KEYS, EMBEDDINGS_KEY, HEAD_KEY) if key not in files.config]
     if missing:
         raise CheckpointUnsupported(
-            f"{files.name}: its {CONFIG_NAME} lacks {missing[0]}; save the draft anew"
+            f"{files.name}: its {CONFIG_NAME} lacks {missing[0]}; save the draft again"
         )
     with describing_layers(files.name):
         config = LlamaConfig(**{key: files.config[key] for key in _CONFIG_KEYS})
@@ -145,7 +145,7 @@ def _read_ids(files: DraftFiles, target: DraftTarget) -> Tensor:
     ids = files.weights.get(IDS_KEY)
     if ids is None or ids.ndim != 1 or ids.dtype not in (torch.int32, torch.int64) or not len(ids):
         raise CheckpointUnsupported(
-            f"{files.name}: lacks {IDS_KEY}, the target ids it can say; save the draft anew"
+            f"{files.name}: lacks {IDS_KEY}, the target ids it can say; save the draft again"
         )
     ids = ids.long()
     if bool((ids[1:] <= ids[:-1]).any()) or int(ids[0]) < 0 or int(ids[-1]) >= target.vocab_size:

@@ -49,7 +49,7 @@ class HiddenStates:
 
 
 def find_residual_stream(model: PreTrainedModel) -> ResidualStream | str:
-    """The decoder layers of `model`, or the reason why they cannot be told."""
+    """The decoder layers of `model`, or the reason why they cannot be identified."""
     expected = model.config.num_hidden_layers
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == expected]
     found = [stream for modules in lists if (stream := _probe(model, tuple(modules))) is not None]

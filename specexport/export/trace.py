@@ -25,7 +25,8 @@ _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS = 2, 5, 3
 class TracedGraph:
     """A canonical graph and what its shapes mean.
 
-    `stream` is the reason where the layers of the model could not be told: the graph has no `hidden.*` outputs then.
+    `stream` is the reason where the layers of the model could not be identified: the graph has no `hidden.*` outputs
+    then.
     """
 
     model: ir.Model

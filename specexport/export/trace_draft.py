@@ -29,7 +29,8 @@ _CALLED = "the draft"
 
 
 class TracedCandidates(nn.Module):
-    """Scores of the draft's vocabulary -> its best candidates in target ids, and a law over the target's vocabulary.
+    """Scores of the draft's vocabulary -> its best candidates in target ids, and a distribution over the target's
+    vocabulary.
 
     `target_ids` [draft_vocab] ascend; those of `vocab_size` and more are padding and are never named.
     """

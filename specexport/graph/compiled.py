@@ -52,10 +52,10 @@ class CompiledGraph:
     canonical: CanonicalGraph
     plan: GraphPlan = PLAIN
 
-    def describe(self, twin: ir.Model) -> GraphSpec:
+    def describe(self, other: ir.Model) -> GraphSpec:
         """The entry of the same graph over other numbers."""
         return describe_graph(
-            twin,
+            other,
             replace(self.canonical.facts, layers=self.spec.layers),
             file=GRAPH_NAME,
             profiles=self.spec.profiles,

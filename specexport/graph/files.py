@@ -1,4 +1,4 @@
-"""A graph on disk: the ONNX file, its weights beside it, and the `GraphSpec` a runtime needs to bind it.
+"""A graph on disk: the ONNX file, its weights next to it, and the `GraphSpec` a runtime needs to bind it.
 
 Weights always go to one external file, each tensor once. Owns the profile list of a graph; knows nothing of recipes.
 """

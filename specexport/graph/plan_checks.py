@@ -52,7 +52,7 @@ def _check_features(features: FeatureSpec, canonical: CanonicalGraph, hidden_siz
 
 
 def require_layers(reports: Sequence[PassReport]) -> None:
-    """Raises `CheckpointUnsupported` where a pass found that the layers cannot be told apart."""
+    """Raises `CheckpointUnsupported` where a pass found that the layers cannot be identified."""
     for report in reports:
         if report.name in (AddDraftPath.name, KeepLayers.name) and report.reasons:
             raise CheckpointUnsupported(

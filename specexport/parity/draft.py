@@ -37,7 +37,7 @@ class DraftParityReport:
 
 
 def check_draft_parity(graph: CompiledGraph, *, force: bool = False) -> DraftParityReport:
-    """Parity of a compiled draft at its profiles, measured once for the bytes compared and kept beside the graphs."""
+    """Parity of a compiled draft at its profiles, measured once for the bytes compared and cached with the graphs."""
     parts = {
         "graph": graph.key,
         "compared": [entry_digest(graph.directory), entry_digest(graph.canonical.directory)],

@@ -1,4 +1,4 @@
-"""What the PyTorch module of a draft computes for fixed random rows, kept beside its canonical graph.
+"""What the PyTorch module of a draft computes for fixed random rows, cached with its canonical graph.
 
 A chain of pairs that extends the cache, and a tree behind it whose nodes are judged as chains of their own ancestors.
 Taken once while the module is in memory.

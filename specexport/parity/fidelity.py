@@ -1,8 +1,8 @@
-"""What a format of weights costs: a graph against its twin over the checkpoint's own weights, on running text, position
-by position.
+"""Measures what a format of weights costs: a graph against the same graph over the checkpoint's own weights, on running
+text, position by position.
 
-The twin has passed the parity check, so it stands for the checkpoint. Every token of the text is predicted from the
-true ones before it; nothing is sampled.
+That reference has passed the parity check, so it stands for the checkpoint. Every token of the text is predicted from
+the true ones before it; nothing is sampled.
 """
 
 from collections.abc import Iterator, Sequence
@@ -111,21 +111,22 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def check_fidelity(
-    graph: CompiledGraph, twin: CompiledGraph, text: Fidelity, *, force: bool = False
+    graph: CompiledGraph, reference: CompiledGraph, text: Fidelity, *, force: bool = False
 ) -> FidelityReport:
-    """Fidelity of a compiled graph to its `twin` over the checkpoint's own weights, on the recipe's text.
+    """Fidelity of a compiled graph to `reference`, the same graph over the checkpoint's own weights, on the recipe's
+    text.
 
     Raises `CheckpointUnsupported` for a checkpoint without tokenizer or a text of less than two tokens.
     """
     ids = encode_text("fidelity", text, graph.canonical)
     parts = {
-        "compared": [entry_digest(graph.directory), entry_digest(twin.directory)],
+        "compared": [entry_digest(graph.directory), entry_digest(reference.directory)],
         "ids": ids,
         "code": code_digest(__name__),
     }
 
     def measure() -> FidelityReport:
-        with on_host(graph) as found, on_host(twin) as expected:
+        with on_host(graph) as found, on_host(reference) as expected:
             return measure_fidelity((found.spec, found.directory), (expected.spec, expected.directory), ids)
 
     record = measured_once("fidelity", parts, measure, force=force)

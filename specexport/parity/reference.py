@@ -1,4 +1,4 @@
-"""What eager PyTorch computes for a fixed random token sequence, kept beside the canonical graph.
+"""What eager PyTorch computes for a fixed random token sequence, cached with the canonical graph.
 
 Taken once while the checkpoint is loaded for its export, so that no later stage needs the weights in PyTorch again.
 """
@@ -25,7 +25,7 @@ _SEED = 20240601
 class ParityReference:
     """`ids` [T]; `logits` [T, vocab] of real tokens; `keys` and `values` per layer [kv_heads, T, head_dim].
 
-    `hidden` is [T, hidden] by the name of the canonical output; empty where the layers could not be told.
+    `hidden` is [T, hidden] by the name of the canonical output; empty where the layers could not be identified.
     """
 
     ids: NDArray[np.int64]

@@ -27,7 +27,7 @@ from specruntime.engines.windows import Feeder, stage
 class ParityReport:
     """Largest absolute differences from PyTorch. `layer_difference[n]` is over the key and value rows of layer n.
 
-    `widened`: the graph is bfloat16, and its twin in float32 arithmetic was compared (see `WidenBfloat16`).
+    `widened`: the graph is bfloat16, and its float32 reference was compared (see `WidenBfloat16`).
     `feature_difference`: of the features that a draft reads, in units of the largest of them: hidden states have
     outliers of any size. `draft_difference`: of the logits of a draft path (`specexport.parity.path`).
     """
@@ -48,7 +48,7 @@ class ParityReport:
 
 
 def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
-    """Parity of a compiled graph at its profiles, measured once for the bytes compared and kept beside the graphs."""
+    """Parity of a compiled graph at its profiles, measured once for the bytes compared and cached with the graphs."""
     parts = {
         "graph": graph.key,
         "compared": [entry_digest(graph.directory), entry_digest(graph.canonical.directory)],

@@ -18,12 +18,12 @@ def first_of(*findings: str | None) -> str | None:
 
 
 def lacks_inputs(model: ir.Model, *names: str) -> str | None:
-    """The first of `names` that is no input of the graph."""
+    """The first of `names` that is not an input of the graph."""
     return _lacks("input", names, model.graph.inputs)
 
 
 def lacks_outputs(model: ir.Model, *names: str) -> str | None:
-    """The first of `names` that is no output of the graph."""
+    """The first of `names` that is not an output of the graph."""
     return _lacks("output", names, model.graph.outputs)
 
 

@@ -1,7 +1,7 @@
 """k greedy draft steps as one graph: the canonical graph copied k times, each copy fed the argmax of the one before.
 
-The first copy takes a window of W tokens (two while drafting, so that catching up after full acceptance is no launch of
-its own; more for a prompt), the others one token. The cache is only read inside: new key and value rows stay small
+The first copy takes a window of W tokens (two while drafting, so that catching up after full acceptance needs no launch
+of its own; more for a prompt), the others one token. The cache is only read inside: new key and value rows stay small
 tensors, attention is one softmax over [cache rows | new rows], and each cache is written once, at the end, with
 W + k - 1 rows. What a chunk of a prompt drafts is thrown away: its rows lie behind the committed ones and are written
 over.

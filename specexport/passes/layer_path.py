@@ -30,7 +30,7 @@ class LayerPath:
 
 
 class AddDraftPath(GraphPass):
-    """The layers of a draft as a second path beside all of them."""
+    """The layers of a draft as a second path next to the full one."""
 
     name = "add-draft-path"
 
@@ -109,7 +109,7 @@ class KeepLayers(GraphPass):
 
 
 def _lacks_layers(model: ir.Model, layers: Sequence[int]) -> str | None:
-    """The first hidden state around a layer that is no output of the graph."""
+    """The first hidden state around a layer that is not an output of the graph."""
     return lacks_outputs(model, *(f"{HIDDEN_PREFIX}{n + side}" for n in layers for side in (0, 1)))
 
 
@@ -190,7 +190,9 @@ def _copy_between(
         for value in node.inputs:
             producer = value.producer() if value is not None else None
             if value not in values and producer in moving and producer not in inside:
-                return f"{place} reads {value.name if value else ''}, which is no part of the residual stream"
+                return (
+                    f"{place} reads {value.name if value else ''}, which is not part of the residual stream"
+                )
         values |= dict(zip(node.outputs, _copy(graph, node, values), strict=True))
     return [values[value] for value in wanted]
 
@@ -283,7 +285,7 @@ class ShareHeadWeights(GraphPass):
         weights = _untransposed(product.inputs[1]) if product is not None else None
         if product is None or weights is None:
             return PassReport(
-                self.name, 0, ("the head is no product with a transposed [vocab, hidden] matrix",)
+                self.name, 0, ("the head is not a product with a transposed [vocab, hidden] matrix",)
             )
         build = Builder(graph, "draft_head")
         columns = build.add("Transpose", [product.inputs[0]], perm=_ROWS_LAST)  # [B, hidden, R]

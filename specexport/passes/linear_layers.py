@@ -22,9 +22,11 @@ def products_behind(graph: ir.Graph, outputs: Collection[str]) -> Iterator[ir.No
             yield node
 
 
-def constant_products(graph: ir.Graph, besides: Collection[str] = ()) -> tuple[ir.Node, ...]:
-    """Every MatMul or Gemm of rows with a constant floating-point matrix, without those behind outputs `besides`."""
-    left_out = set(products_behind(graph, besides))
+def constant_products(graph: ir.Graph, excluded: Collection[str] = ()) -> tuple[ir.Node, ...]:
+    """Every MatMul or Gemm of rows with a constant floating-point matrix, without those that only feed outputs
+    `excluded`.
+    """
+    left_out = set(products_behind(graph, excluded))
     return tuple(node for node in graph if node not in left_out and _has_constant_matrix(node))
 
 

@@ -67,7 +67,7 @@ class _Grid:
 
 def quantise_blocks(weights: Weights, bits: int, block: int, *, minima: bool = True) -> BlockWeights:
     """`weights` [N, K] as integers of 4 or 8 bits, in blocks of `block`, or of 16 where those lie on the checkpoint's
-    grid and larger ones do not. K that is no multiple of `block` is filled up with zeros.
+    grid and larger ones do not. K that is not a multiple of `block` is padded with zeros.
 
     `minima`: blocks may have a minimum; a table whose rows are looked up has no place for one.
     """
@@ -114,7 +114,7 @@ def _mixed_grid(blocks: _Reals, sample: _Reals, minima: bool) -> BlockWeights | 
 
 
 def _integer_steps(blocks: _Reals) -> _Reals:
-    """[N, blocks]: the step that every weight of a block is at most 127 times of, 0 where there is none."""
+    """[N, blocks]: the step that every weight of a block is at most 127 times of, 0 without such a step."""
     largest = np.abs(blocks).max(axis=-1)
     steps = np.where(largest > 0, 0.0, 1.0)
     for count in (127, *range(1, 127)):

@@ -1,7 +1,7 @@
-"""A bfloat16 graph as its float32 twin, so that a CPU can compute it.
+"""Converts a bfloat16 graph to float32, so that a CPU can compute it.
 
-ONNX Runtime has few bfloat16 kernels on the CPU. The twin has the same nodes and the same weight values; it only rounds
-nothing in between. Used for the parity check, never shipped.
+ONNX Runtime has few bfloat16 kernels on the CPU. The float32 graph has the same nodes and the same weight values; it
+only rounds nothing in between. Used for the parity check, never shipped.
 """
 
 import numpy as np

@@ -21,7 +21,7 @@ class OnnxRuntimeBackend(RecipePart):
     threads: Annotated[Threads | None, Field(examples=[2])] = None
     """Threads of one engine call; the number of cores where it is not given."""
     prepacked: bool = False
-    """Saves the weights as the CPU's kernels want them beside the plain ones: processes on a host share them, and
+    """Saves the weights in the CPU kernels' layout in addition to the plain ones: processes on a host share them, and
     bundles open faster on a processor and library like those of the build; the weights file doubles."""
 
     @model_validator(mode="after")

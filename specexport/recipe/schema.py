@@ -316,7 +316,7 @@ def _engine(recipe: "Recipe") -> Iterator[str]:
 
 
 def _lookup(draft: Draft) -> LookupWindow | None:
-    """Prompt lookup beside the draft."""
+    """Prompt lookup in addition to the draft."""
     return draft.lookup if isinstance(draft, Lengths) else None
 
 

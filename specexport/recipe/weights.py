@@ -73,7 +73,7 @@ class RunningText(RecipePart):
     """A text that is read token by token."""
 
     text: Annotated[str, Field(min_length=1, max_length=_MOST_TEXT)]
-    """The running text; `file: PATH` in its place reads it from a file beside the recipe."""
+    """The running text; `file: PATH` in its place reads it from a file next to the recipe."""
     tokens: Annotated[int, Field(ge=16)] = 1024
     """Tokens of it that are read."""
 
@@ -134,7 +134,7 @@ def _read_text(name: Any, info: ValidationInfo) -> str:
     directory = info.context.get("directory") if info.context else None
     path = (directory or Path()) / name
     if not path.is_file():
-        raise ValueError(f"file: {path} is no file; give the path of a text, relative to the recipe")
+        raise ValueError(f"file: {path} is not a file; give the path of a text, relative to the recipe")
     with path.open("rb") as stream:
         raw = stream.read(_MOST_TEXT + 1)
     if len(raw) > _MOST_TEXT:
@@ -142,4 +142,4 @@ def _read_text(name: Any, info: ValidationInfo) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"file: {path} is no UTF-8 text ({error.reason})") from None
+        raise ValueError(f"file: {path} is not UTF-8 text ({error.reason})") from None

@@ -43,7 +43,8 @@ class _RecipeLoader(yaml.SafeLoader):
             raise
         except Exception as error:  # Python's own converters: of numbers, dates and what a !!tag forces
             raise _mistake(
-                f"{_shorten(node.value)} is no {node.tag.rsplit(':', 1)[-1]} ({_shorten(error)})", node
+                f"{_shorten(node.value)} is not a valid {node.tag.rsplit(':', 1)[-1]} ({_shorten(error)})",
+                node,
             ) from None
         if isinstance(value, int) and value.bit_length() > _MOST_BITS:
             raise _mistake(f"{_shorten(node.value)} is a number of more than {_MOST_BITS} bits", node)
@@ -107,7 +108,7 @@ def _read_text(path: Path) -> str:
         with path.open("rb") as stream:
             raw = stream.read(_MOST_BYTES + 1)
         if len(raw) > _MOST_BYTES:
-            raise RecipeError(f"{path}: larger than {_MOST_BYTES >> 20} MB, so it is no recipe; {advice}")
+            raise RecipeError(f"{path}: larger than {_MOST_BYTES >> 20} MB, so it is not a recipe; {advice}")
         return raw.decode()
     except FileNotFoundError:
         beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []

@@ -137,7 +137,7 @@ def _targets(backend: TensorRTBackend, library: Library) -> tuple[str, ...]:
 
 
 def _device(library: Library) -> str:
-    """What the engine's bytes depend on besides the library: the device, where the library builds for it."""
+    """What the engine's bytes depend on in addition to the library: the device, where the library builds for it."""
     if CAPABILITIES[library.name].builds_without_gpu:
         return "any"
     return ".".join(str(part) for part in compute_capability(open_driver()))

@@ -99,7 +99,7 @@ CAPABILITIES: dict[LibraryName, Capabilities] = {
         weight_streaming=Feature(
             False, "the RTX builder accepts the flag and writes an engine of the same size"
         ),
-        runtime_cache=Feature(True, "kernels are compiled on the run host and kept beside the bundle"),
+        runtime_cache=Feature(True, "kernels are compiled on the run host and kept next to the bundle"),
         kv_cache_update=Feature(True),
     ),
 }

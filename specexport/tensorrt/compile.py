@@ -40,7 +40,7 @@ class WorkspaceTooSmall(CompileFailed):
 
 
 def parse_network(trt: Any, builder: Any, logger: Any, path: Path) -> tuple[Any, Any]:
-    """(network, parser) of the ONNX file; weights are read from the files beside it.
+    """(network, parser) of the ONNX file; weights are read from the files next to it.
 
     The parser must outlive the network.
 
@@ -91,7 +91,7 @@ def _symbolic(tensor: Any) -> SymbolicInput:
 
 
 LAYERS_NAME = "layers.json"
-"""Written beside the engine with `backend.layer_report`: every compiled layer, its ONNX nodes and tensors."""
+"""Written next to the engine with `backend.layer_report`: every compiled layer, its ONNX nodes and tensors."""
 
 
 @dataclass(frozen=True)

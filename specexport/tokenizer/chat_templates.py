@@ -55,7 +55,7 @@ CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
 
 
 def check_chat_template(source: str, directory: Path) -> tuple[str, ...]:
-    """What the build should say of the template in a directory of tokenizer files; nothing where there is none.
+    """Warnings about the template in a directory of tokenizer files; empty without a template.
 
     Raises `CheckpointUnsupported` for a template that cannot be compiled, or that a bundle would render otherwise than
     transformers does whose clock, `strftime_now`, is the bundle's.

@@ -94,7 +94,7 @@ def _take_over(source: str, directory: Path, destination: Path) -> tuple[Any, To
 
 
 def _require_same(source: str, own: Tokenizer, taken: Tokenizer) -> tuple[str, ...]:
-    """Raises `CheckpointUnsupported` where the bundle's tokenizer parts from the file; returns what was added to it."""
+    """Raises `CheckpointUnsupported` where the bundle's tokenizer differs from the file; returns what it adds."""
     before, after = own.get_added_tokens_decoder(), taken.get_added_tokens_decoder()
     added = [token.content for index, token in after.items() if index not in before]
     texts = [*PROBE_TEXTS, *with_added_tokens(before.values())]
@@ -106,7 +106,7 @@ def _require_same(source: str, own: Tokenizer, taken: Tokenizer) -> tuple[str, .
     ) or first_decoding_difference(taken, own)
     if difference is not None:
         raise CheckpointUnsupported(
-            f"{source}: with what {CONFIG_FILE} adds, its tokenizer parts from its {TOKENIZER_FILE}: {difference}; "
+            f"{source}: with what {CONFIG_FILE} adds, its tokenizer differs from its {TOKENIZER_FILE}: {difference}; "
             "make the two agree"
         )
     if not added:

@@ -214,7 +214,7 @@ def _best_merges(text: str, pieces: _Pieces) -> list[str]:
 
 
 def _best_sum(text: str, pieces: _Pieces) -> list[str]:
-    """Unigram: the split with the highest sum of scores; a character that is no piece costs ten below the worst."""
+    """Unigram: the split with the highest sum of scores; a character that is not a piece costs ten below the worst."""
     longest = max(map(len, pieces), default=1)
     unknown = min((score for _, score in pieces.values()), default=0.0) - _UNKNOWN_PENALTY
     best: list[tuple[float, int]] = [(0.0, 0)] + [(-math.inf, 0)] * len(text)

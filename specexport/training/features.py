@@ -48,7 +48,7 @@ class Setup:
 
 
 def stored_setup(directory: Path) -> Setup | None:
-    """Of the store in `directory`; None where there is none."""
+    """The setup of the store in `directory`; None if it has no setup file."""
     path = directory / _SETUP
     if not path.is_file():
         return None

@@ -37,7 +37,7 @@ LEARNING_RATES: dict[Kind, float] = {"medusa": 1e-3, "eagle3": 8e-4, "model": 8e
 
 @dataclass(frozen=True)
 class Shape:
-    """`depth`: tokens in a row the draft learns to foretell; None: the heads that it starts from, else `DEFAULT_DEPTH`.
+    """`depth`: number of tokens the draft learns to predict; None: the heads that it starts from, else `DEFAULT_DEPTH`.
 
     `vocabulary`: how many ids it can say, or learns from where it can say all; None: those of the draft it starts from,
     else `DEFAULT_VOCABULARY`. `layers`: of the target, for kind model only.

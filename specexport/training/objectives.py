@@ -79,7 +79,7 @@ class Task(nn.Module):
 
 
 class TeacherRows:
-    """The teacher's law after each answer token of a batch but the last, computed once and used by every step."""
+    """The teacher's distribution after each answer token of a batch but the last, computed once for all steps."""
 
     def __init__(self, batch: TrainingBatch, teacher: Teacher) -> None:
         judged = torch.zeros_like(batch.answer)
@@ -93,7 +93,7 @@ class TeacherRows:
     def score(
         self, logits: Callable[[Tensor], Tensor], hidden: Tensor, wanted: Tensor, column: int
     ) -> tuple[Tensor, Tensor]:
-        """Scores `hidden` [B, R, h], whose row r foretells what the target's row `column` + r decides.
+        """Scores `hidden` [B, R, h], whose row r predicts what the target's row `column` + r decides.
 
         Where `wanted` [B, R] only -> the loss, and [B, R] bool: the top id is the target's next.
         """

@@ -84,7 +84,7 @@ class PromptCodec:
         if not text.startswith(opening):
             raise TrainingRefused(
                 f"{place}: found a chat template that writes a conversation with its answer differently from one "
-                "that waits for it, so where the answer begins cannot be told; give prompts alone"
+                "that waits for it, so the start of the answer cannot be found; give prompts alone"
             )
         if whole[: len(prompt)] == prompt:
             return prompt, whole[len(prompt) :]
@@ -107,7 +107,7 @@ class PromptCodec:
     def begin_user_turn(self, text: str) -> tuple[int, ...]:
         """Ids of the template up to where a user speaks, and of `text`, with which the user begins.
 
-        Raises `TrainingRefused` where there is no template to tell a model that a user speaks.
+        Raises `TrainingRefused` without a template that marks a user's turn.
         """
         if not self.codec.has_chat_template:
             raise TrainingRefused(

@@ -20,7 +20,7 @@ _LONGEST_LINE = 1 << 20  # a value stays on its line
 
 
 def stated_draft(path: Path) -> dict[str, Any]:
-    """The recipe's `draft` as the file states it. Raises `RecipeError` for a file that is no recipe."""
+    """The recipe's `draft` as the file states it. Raises `RecipeError` for a file that is not a recipe."""
     load_recipe(path)
     found: dict[str, Any] = json.loads(read_yaml(path))["draft"]
     return found
@@ -29,7 +29,7 @@ def stated_draft(path: Path) -> dict[str, Any]:
 def write_draft(path: Path, draft: Draft) -> None:
     """Replaces what changes of `draft`; `verify_widths` goes where it no longer fits, as it follows from the draft.
 
-    Raises `RecipeError` when the result is no recipe, the file then being as it was, and `OSError`.
+    Raises `RecipeError` when the result is not a recipe (the file then stays unchanged), and `OSError`.
     """
     before = stated_draft(path)
     text = path.read_text(encoding="utf-8")

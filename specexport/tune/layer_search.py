@@ -1,7 +1,8 @@
 """Which layers of a target draft best for it on the user's own answers: layers are dropped while the rest agrees.
 
-Greedy: each sweep tries every layer that is left, drops the few whose absence costs the least agreement, and asks law
-4 what the rest would be worth. Runs the checkpoint in PyTorch on answers the target gave before, all positions at once.
+Greedy: each sweep tries every layer that is left, drops the few whose absence costs the least agreement, and
+predicts the speed-up of the rest. Runs the checkpoint in PyTorch on answers the target gave before, all positions at
+once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,7 @@ class LayerChoice:
     layers: tuple[int, ...]
     k: int
     agreement: float  # share of the answers' tokens that these layers alone would have named
-    speedup: float  # by law 4, against plain decoding
+    speedup: float  # predicted, against plain decoding
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -51,7 +52,7 @@ def search_layers(
     """The choice of highest predicted speed among those met within `minutes`, one sweep at least.
 
     `verify_ratio`: time of a window that judges drafts over that of a plain step. Raises `CheckpointUnsupported` for a
-    model whose layers cannot be told.
+    model whose layers cannot be identified.
     """
     stream = find_residual_stream(model)
     if isinstance(stream, str):
@@ -130,7 +131,7 @@ def _step_share(model: PreTrainedModel, layers: Sequence[nn.Module], kept: int) 
 
 
 def best_length(agreement: float, share: float, verify_ratio: float) -> tuple[int, float]:
-    """(k, speed-up) by law 4: a chain of k drafts at `share` of a plain step each."""
+    """(k, predicted speed-up): a chain of k drafts at `share` of a plain step each."""
     speeds = {
         k: expected_tokens(chain_of(k), [[agreement]] * k) / (k * share + verify_ratio)
         for k in range(1, _LONGEST_CHAIN + 1)

@@ -1,4 +1,4 @@
-"""What speed follows from acceptance and times: law 4, for every length of a chain and every tree.
+"""Predicts speed from acceptance and times, for every length of a chain and every tree.
 
 speed = tokens of a round / (drafting + one target window + the loop). Pure.
 """
@@ -89,7 +89,7 @@ def verify_times(probe: Probe, stepped: Mapping[int, float], widths: Sequence[in
         for width in widths
         if width in seen or width in stepped
     }
-    # A wider window never takes less: what a few disturbed rounds say otherwise is no reason to draft more.
+    # A wider window never takes less: a few disturbed rounds that suggest otherwise must not lead to longer drafts.
     ordered = sorted(known)
     return dict(
         zip(ordered, np.maximum.accumulate([known[width] for width in ordered]).tolist(), strict=True)

@@ -120,7 +120,7 @@ def _render_tree(finding: Finding) -> str:
 
 
 def draw_tuning(report: TuneReport, path: Path) -> None:
-    """One colour a bundle: a line for what law 4 predicts, a dot for what was measured. Raises `OSError`."""
+    """One colour per bundle: a line for the predicted speed, a dot for the measured one. Raises `OSError`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")

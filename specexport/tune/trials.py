@@ -17,7 +17,7 @@ ADAPTIVE = -1  # stands for the bundle's own dynamic length among the sizes
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """All prompts in one way to decode. The prompt's share of the time is left out, as in law 4."""
+    """All prompts in one way to decode. The prompt's share of the time is left out, as in the prediction."""
 
     size: int  # drafted tokens a round; 0: plain, `ADAPTIVE`: as many as pay
     tokens_per_second: float

@@ -24,7 +24,7 @@ from specruntime.sampling.params import SamplingParams
 if TYPE_CHECKING:
     from specexport.tune.layer_search import LayerChoice
 
-PAYS = 1.02  # a measured speed-up below this is no reason to speculate
+PAYS = 1.02  # a measured speed-up below this does not justify speculation
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _require_drafts(path: Path, manifest: Manifest) -> None:
     if not manifest.draft.nodes:
         raise InvalidArgument(
             f"{path} drafts nothing (kind none), expected a bundle with a draft: plain decoding is measured "
-            "beside every one"
+            "with every one"
         )
 
 

@@ -56,7 +56,7 @@ def alone(bundle: LoadedBundle, work: Work) -> tuple[list[int], int]:
 
 
 def together(bundle: LoadedBundle) -> tuple[list[list[int]], BatchStepper]:
-    """Two rows begin, others join at every other step; whoever ends makes room for the next."""
+    """Two rows begin, others join at every other step; each that ends makes room for the next."""
     stepper = stepper_for(bundle, LANES)
     assert isinstance(stepper, BatchStepper)
     tokens: list[list[int]] = [[] for _ in WORK]

@@ -90,7 +90,7 @@ def no_driver() -> None:
 
 
 def engines(bundle: Path) -> dict[str, dict[str, Any]]:
-    """The compiler's report of each graph, from build.json; the same as the engine.json beside the engine."""
+    """The compiler's report of each graph, from build.json; the same as the engine.json next to the engine."""
     record = json.loads((bundle / "build.json").read_text())
     for name, graph in record["graphs"].items():
         assert json.loads((bundle / name / "engine.json").read_text()) == graph["engine"]

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def capability() -> tuple[int, int]:
-    """Compute capability of the device; skips where there is none."""
+    """Compute capability of the device; skips without a device."""
     try:
         return compute_capability(open_driver())
     except SpecError as error:

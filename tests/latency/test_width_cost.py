@@ -1,5 +1,5 @@
 """Ratios of one run with wide margins: a window of six rows over integer weights shares their reading, and integer
-weights are no slower to read than fp32 ones. Absolute times are nobody's business here."""
+weights are no slower to read than fp32 ones. Absolute times are not tested here."""
 
 from collections.abc import Callable
 from pathlib import Path

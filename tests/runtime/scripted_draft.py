@@ -1,7 +1,7 @@
 """Draft graphs without weights that see everything they are fed: pairs, heads, and a target that skips layers.
 
 A hidden row is (rows seen, mark, token id) as `features_of` says; the mark weighs what the target saw, so a row of
-another branch or another context differs. A pair row of the draft's cache holds the hidden row it was given beside
+another branch or another context differs. A pair row of the draft's cache holds the hidden row it was given with
 (token id, position). Since the hidden rows spell out the tokens before, such a draft can know its target's next token
 exactly: an oracle.
 """

@@ -55,7 +55,7 @@ def outcomes(run: Callable[[ScriptedDraws], Result]) -> Iterator[tuple[Result, f
 def law_of_answers(
     round_of: Callable[[ScriptedDraws], Sequence[int]], target: LawOfPrefix, length: int
 ) -> dict[Tokens, float]:
-    """The law of the first `length` tokens: those one round emits, completed by plain decoding of the target."""
+    """The distribution of the first `length` tokens: those one round emits, completed by plain decoding."""
 
     def answer(draws: ScriptedDraws) -> Tokens:
         tokens = tuple(round_of(draws))
@@ -70,13 +70,13 @@ def law_of_answers(
 
 
 def largest_error(law: dict[Tokens, float], target: LawOfPrefix, length: int) -> float:
-    """The largest difference from the target's law over all answers of this length."""
+    """The largest difference from the target's distribution over all answers of this length."""
     plain = law_of_answers(lambda _: (), target, length)
     return max(abs(law.get(tokens, 0.0) - plain.get(tokens, 0.0)) for tokens in law.keys() | plain.keys())
 
 
 def random_laws(vocab: int, seed: int, *, zeros: float = 0.0) -> LawOfPrefix:
-    """A fixed random law for every prefix; each probability is zero with chance `zeros`, never all of them."""
+    """A fixed random distribution for every prefix; each probability is zero with chance `zeros`, never all of them."""
 
     def law(prefix: Tokens) -> NDArray[np.float64]:
         rng = np.random.default_rng([seed, len(prefix), *prefix])

@@ -170,7 +170,7 @@ class ScriptedContext:
 
 
 def features_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """[3] what a row is told apart by: how many rows it sees, their ids weighed by position, its own id."""
+    """[3] what identifies a row: how many rows it sees, their ids weighed by position, its own id."""
     return np.array([len(rows), rows[:, 0] @ (rows[:, 1] + 1), rows[-1, 0]], dtype=np.float32)
 
 

@@ -1,4 +1,6 @@
-"""The accept rules case by case: what is emitted, which paths are taken, and the golden values of laws 3 and 4."""
+"""The accept rules case by case: what is emitted, which paths are taken, and the golden values of the acceptance and
+speed-up formulas.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""The output law of every accept rule equals the target's, summed over every draft, acceptance and residual branch.
+"""The output distribution of every accept rule equals the target's, summed over every draft, acceptance and residual
+branch.
 
 The shipped functions run in float64. Each rule has controls: the same harness must see a broken rule.
 """
@@ -36,7 +37,7 @@ Round = Callable[[ScriptedDraws], Sequence[int]]
 
 
 def chain_round(p: LawOfPrefix, q: LawOfPrefix, k: int, declared: LawOfPrefix | None = None) -> Round:
-    """Drafts k tokens from q and judges them by rejection, told that they came from `declared`."""
+    """Drafts k tokens from q and judges them by rejection, declared as drawn from `declared`."""
 
     def run(draws: ScriptedDraws) -> list[int]:
         drafted: Tokens = ()

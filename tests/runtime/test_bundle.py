@@ -1,4 +1,4 @@
-"""A bundle is read only if its manifest is one; each way in which it is none has its own answer."""
+"""A bundle is read only with a valid manifest; each way in which it is invalid has its own error."""
 
 import os
 import shutil
@@ -184,7 +184,7 @@ MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
         ),
         ["target.profiles", "at most 128 of them"],
     ),
-    "version that is none": (
+    "invalid version": (
         lambda d: d["target"]["engine"].update(minimum_version="é\0"),
         ["minimum_version", "expected text that matches"],
     ),
@@ -200,7 +200,7 @@ MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
         lambda d: d["files"].update({"x" * 5000: {"sha256": "0" * 64, "bytes": 1}}),
         ["files.xxx", "at most 1000 characters"],
     ),
-    "hash that is none": (
+    "invalid hash": (
         lambda d: d["files"]["draft.onnx"].update(sha256="abc"),
         ["files.draft.onnx.sha256", '"abc"'],
     ),

@@ -240,7 +240,7 @@ def test_answers_that_do_not_part_show_their_last_round() -> None:
         assert last == 20 and [t for each in trace.plain for t in each.tokens] == list(
             trace.speculative.tokens
         )
-    assert "the answers do not part; the last round" in render_traces(traces)
+    assert "the answers do not differ; the last round" in render_traces(traces)
 
 
 def test_below_fp32_the_answers_are_traced_at_one_width_too() -> None:

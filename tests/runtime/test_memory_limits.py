@@ -35,7 +35,7 @@ def opened():
 with opened() as bundle:
     expected = answer(bundle.new_session())
     assert bundle.tokenizer is not None
-    told = {}
+    outcomes = {}
     for room in rooms:
         try:
             if stage in ("open", "copy"):
@@ -47,11 +47,11 @@ with opened() as bundle:
             else:
                 session = bundle.new_session()
                 assert limited(room, lambda: answer(session)) == expected
-            told[room] = "ok"
+            outcomes[room] = "ok"
         except MemoryError as error:
-            told[room] = f"{type(error).__name__}: {error}"
+            outcomes[room] = f"{type(error).__name__}: {error}"
     assert answer(bundle.new_session()) == expected
-    print(json.dumps(told))
+    print(json.dumps(outcomes))
 """
 
 

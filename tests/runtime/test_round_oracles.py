@@ -200,7 +200,7 @@ def test_logprobs_are_those_of_a_teacher_forced_pass(k: int, params: SamplingPar
 
 
 class MisreportedLaw(ModelProposer):
-    """A negative control: says it drew from another law than it did."""
+    """A negative control: reports another distribution than it drew from."""
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         proposal = super().propose(tokens, room, sampler)

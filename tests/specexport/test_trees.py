@@ -1,4 +1,4 @@
-"""Trees: window order, worth by law, and the best one, against exhaustive search and the golden values of the laws."""
+"""Trees: window order, expected worth, and the best one, against exhaustive search and golden values."""
 
 from itertools import product
 

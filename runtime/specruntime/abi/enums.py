@@ -1,4 +1,4 @@
-"""The named integers of the flat API beside `Status`. Part of the ABI: never reused or renumbered."""
+"""The named integers of the flat API other than `Status`. Part of the ABI: never reused or renumbered."""
 
 from enum import IntEnum
 

@@ -34,7 +34,7 @@ if status != flat.Status.OK:
 - **Status.** Every entry but `spx_abi_version` returns a status. No exception crosses the interface.
 - **Memory.** All of it is the caller's, and it is read and written during the call only: no entry keeps a pointer
   after it returns, and none returns one. An [in] array is never written.
-- **Lengths.** A pointer to more than one element has its length beside it, in elements; a structure has its size in
+- **Lengths.** A pointer to more than one element is followed by its length, in elements; a structure has its size in
   bytes; text is UTF-8 and counted in bytes. Text written has a closing NUL, counted in `needed`; text read has none.
 - **Outputs** are written when the status is OK. With BUFFER_TOO_SMALL the needed size is written and nothing else has
   happened: call again with that much.

@@ -103,7 +103,7 @@ STATUS = Enumeration(
         Status.OK: "the call did what it says",
         Status.INVALID_ARGUMENT: "a value, dtype, shape, length or option that the call does not take",
         Status.INVALID_HANDLE: "a handle that was never opened, is closed, or is of the other kind",
-        Status.BUFFER_TOO_SMALL: "a buffer cannot hold the result; the needed size has been told",
+        Status.BUFFER_TOO_SMALL: "a buffer cannot hold the result; the needed size is reported",
         Status.BUNDLE_INVALID: "a bundle file is missing, malformed or points outside the bundle",
         Status.BUNDLE_HASH_MISMATCH: "a bundle file's bytes differ from the manifest",
         Status.BUNDLE_TOO_NEW: "the bundle was written by a newer schema",
@@ -132,7 +132,7 @@ STATE = Enumeration(
         SessionState.ANSWERING: "an answer has begun: rounds may run",
         SessionState.ENDED: "the answer has ended; its tokens stay: append, begin, rewind or reset",
         SessionState.POISONED: "an engine call failed, the cache is undefined: only reset and close change it",
-        SessionState.CLOSED: "never told: the handle is invalid",
+        SessionState.CLOSED: "never reported: the handle is invalid",
     },
 )
 

@@ -176,5 +176,5 @@ def ids_out(doc: str) -> tuple[Argument, Argument, Argument]:
 
 
 SHORT_BUFFER = StatusMeaning(
-    Status.BUFFER_TOO_SMALL, "the buffer is shorter than the size now told; nothing else was written"
+    Status.BUFFER_TOO_SMALL, "the buffer is shorter than the size now reported; nothing else was written"
 )

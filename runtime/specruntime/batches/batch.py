@@ -64,13 +64,13 @@ class Batch:
     def turns(self, calls: Mapping[int, Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
         """Carries out one call for each of some sessions, by number; yields each result when the call ends.
 
-        The calls run one at a time, giving way to each other wherever one waits for an engine. Calls go on to their
-        ends though nobody may ask for the results. The first error of a call is raised when all calls have ended.
+        The calls run one at a time and switch wherever one waits for an engine. Calls run to their ends even if
+        their results are not read. The first error of a call is raised when all calls have ended.
         """
         if self._interrupted:
             raise WrongState("a turn of this batch was interrupted: close it and take a new one")
         self.steps += 1
-        if len(calls) == 1:  # nobody to wait for: its windows are launched from the calling thread
+        if len(calls) == 1:  # no other call to wait for: its windows are launched from the calling thread
             ((number, call),) = calls.items()
             started = clock.now()
             result = call()

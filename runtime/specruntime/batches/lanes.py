@@ -227,7 +227,7 @@ def _private_window(spec: GraphSpec, profile: Profile) -> Window:
 
 
 def _private_tensors(spec: GraphSpec, profile: Profile) -> Iterator[tuple[str, NDArray[Any]]]:
-    """What one sequence reads and writes beside caches and logits."""
+    """What one sequence reads and writes in addition to caches and logits."""
     apart = (
         {tensor.name for tensor in cached_inputs(spec)}
         | {pair.output for pair in spec.aliases}

@@ -1,4 +1,4 @@
-"""A call that can stop in its middle and go on later: a thread that never runs beside the one that resumes it.
+"""Calls that can be suspended and resumed: each has a thread that never runs at the same time as its resumer.
 
 One of the two runs at any time, so what they share needs no lock, and the order of events does not depend on the
 scheduler of the machine.
@@ -49,7 +49,7 @@ class TurnThread:
         return self._ended
 
     def suspend(self) -> None:
-        """Called by the call itself: gives way to whoever resumed it, until the next `resume`."""
+        """Called by the call itself: returns control to the thread that resumed it, until the next `resume`."""
         started = clock.now()
         self._back.release()
         self._go.acquire()

@@ -53,7 +53,7 @@ def generate_command(
 ) -> None:
     """Answers a prompt with the BUNDLE's models."""
     if compare and plain:
-        raise click.UsageError("--compare sets plain decoding beside drafts; give it without --plain.")
+        raise click.UsageError("--compare measures plain decoding against drafts; use it without --plain.")
     text = read_prompt(prompt, prompt_file)
     params = sampling_params(**sampling).seeded()
     if compare:

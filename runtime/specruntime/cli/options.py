@@ -60,9 +60,15 @@ def _distribution_options(command: _F) -> _F:
 
 _SAMPLING_OPTIONS = (
     click.option("--seed", type=int, help="Random seed (default: a fresh one; --stats and --json show it)."),
-    click.option("--top-k", type=int, default=0, show_default=True, help="Keep the k likeliest; 0 is off."),
     click.option(
-        "--min-p", type=float, default=0.0, show_default=True, help="Least share of the likeliest's mass."
+        "--top-k", type=int, default=0, show_default=True, help="Keep the k most likely tokens; 0 is off."
+    ),
+    click.option(
+        "--min-p",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Least probability relative to the most likely token.",
     ),
     click.option(
         "--repetition-penalty", type=float, default=1.0, show_default=True, help="Over prompt and answer."
@@ -82,7 +88,7 @@ _SAMPLING_OPTIONS = (
         show_default=True,
         help="None of these ends it.",
     ),
-    click.option("--logprobs", type=int, help="Also of the n likeliest tokens; printed with --json."),
+    click.option("--logprobs", type=int, help="Also report the n most likely tokens; printed with --json."),
     click.option("--ignore-eos", is_flag=True, help="Do not stop at the model's end tokens."),
     click.option(
         "--accept",

@@ -20,7 +20,7 @@ from specruntime.errors import BackendMissing, InvalidArgument
 MODULE = "_specruntime_c"
 _SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
 LIBRARY = f"libspecruntime{_SUFFIX}"
-# Runs once, at the first call: finds the packages that the library was built beside, then takes over every entry.
+# Runs once, at the first call: finds the packages that the library was built with, then takes over every entry.
 _START = """
 import site, sys
 for place in {places!r}:
@@ -32,7 +32,7 @@ take_over(ffi)
 
 
 def header_path() -> Path:
-    """The C header: beside the package in a wheel, beside the sources in a checkout."""
+    """The C header: next to the package in a wheel, next to the sources in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for place in (package / "include", package.parent / "include"):
         if (place / "specruntime.h").is_file():
@@ -57,7 +57,7 @@ def build_library(into: Path, compiler: str = "cc") -> Path:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise BackendMissing(
-            f"there is no C compiler {compiler!r}: install one, or name it with --cc"
+            f"C compiler {compiler!r} not found: install one, or name it with --cc"
         ) from error
     if done.returncode != 0:
         raise InvalidArgument(f"{compiler} refuses {source}: {done.stderr.strip()[-500:]}")

@@ -54,7 +54,7 @@ class Binding:
 
 
 class StagingBuffers:
-    """What one profile reads and writes beside the caches, for `spec.batch` sequences."""
+    """What one profile reads and writes in addition to the caches, for `spec.batch` sequences."""
 
     def __init__(self, session: Any, spec: GraphSpec, profile: Profile) -> None:
         taken = {value.name for value in session.get_inputs()}

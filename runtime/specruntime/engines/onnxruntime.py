@@ -200,7 +200,7 @@ class OrtEngine:
 
 
 def import_onnxruntime() -> Any:
-    # The library's wheels report usage unless told not to; whoever wants that sets the variable to 0.
+    # The library's wheels report usage by default; to allow that, set the variable to 0.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
@@ -235,7 +235,7 @@ def _load(
             settings.add_external_initializers_from_files_in_memory(
                 [name for name, _ in copied], contents, [content.nbytes for content in contents]
             )
-        # Without the fallback a failed load is not tried again, nor told on standard output.
+        # Without the fallback a failed load is not tried again, nor reported on standard output.
         return ort.InferenceSession(path, settings, providers=providers, enable_fallback=0)
     except Exception as error:
         if is_shortage(error):

@@ -55,12 +55,12 @@ def unfit(packed: PrepackedWeights, library: str | None) -> str | None:
         return f"this processor is {architecture()}, they were packed for {packed.architecture}"
     found = processor_features()
     if found is None:
-        return "this system does not tell the processor's features"
+        return "this system does not report the processor's features"
     lacking = ", ".join(name for name in packed.features if name not in found)
     beyond = ", ".join(name for name in found if name not in packed.features)
-    told = [*([f"lacks {lacking}"] if lacking else []), *([f"has {beyond}"] if beyond else [])]
-    if told:
-        return f"they were packed for another processor: this one {' and '.join(told)}"
+    differences = [*([f"lacks {lacking}"] if lacking else []), *([f"has {beyond}"] if beyond else [])]
+    if differences:
+        return f"they were packed for another processor: this one {' and '.join(differences)}"
     return None
 
 

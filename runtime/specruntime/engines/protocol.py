@@ -29,13 +29,15 @@ class Window:
     window_mask: NDArray[np.bool_] | None  # [B, W, W] row i may see window node j
     query_lengths: NDArray[np.int32] | None  # [B] valid rows; the rest of the window is padding
     top_ids: NDArray[np.int64]  # [B, R] out: argmax over the real vocabulary
-    hidden: NDArray[np.float32] | None = None  # [B, W, h] in: what the draft's layer reads beside the ids
-    features: NDArray[np.float32] | None = None  # [B, W, F] out: what the target tells a draft of each row
+    hidden: NDArray[np.float32] | None = None  # [B, W, h] in: what the draft's layer reads with the ids
+    features: NDArray[np.float32] | None = None  # [B, W, F] out: the features of each row that a draft reads
     next_hidden: NDArray[np.float32] | None = None  # [B, W, h] out: `hidden` of the step after each row
     topk_ids: NDArray[np.int64] | None = (
         None  # [B, R, K] out, [B, R, heads, K] of heads: target ids, best first
     )
-    topk_logprobs: NDArray[np.float32] | None = None  # as topk_ids: natural logarithms under the draft's law
+    topk_logprobs: NDArray[np.float32] | None = (
+        None  # as topk_ids: natural logarithms under the draft's distribution
+    )
 
 
 class Context(Protocol):

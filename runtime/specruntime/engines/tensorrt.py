@@ -149,7 +149,7 @@ class _JitCache:
         return config
 
     def save(self) -> None:
-        """Writes the cache where it grew; a place that cannot be written is no error."""
+        """Writes the cache where it grew; a directory that is not writable is not an error."""
         if self._cache is None:
             return
         blob = bytes(memoryview(self._cache.serialize()))
@@ -167,7 +167,7 @@ class _JitCache:
 
 
 def _jit_path(root: Path, file: str) -> Path:
-    """Beside the bundle, which itself may be read-only; `$SPECRUNTIME_CACHE` names another directory."""
+    """Next to the bundle, which itself may be read-only; `$SPECRUNTIME_CACHE` names another directory."""
     chosen = os.environ.get(JIT_CACHE_VARIABLE)
     name = f"{root.resolve().name}.{file.replace('/', '.')}.jit"
     return (Path(chosen) if chosen else root.resolve().parent) / name

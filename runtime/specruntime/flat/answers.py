@@ -154,9 +154,9 @@ def spx_text_decode(
 def _parse(messages: str) -> list[dict[str, Any]]:
     try:
         parsed = json.loads(messages)
-        json.dumps(parsed, ensure_ascii=False).encode()  # half of an escaped surrogate pair is no text
+        json.dumps(parsed, ensure_ascii=False).encode()  # half of an escaped surrogate pair is not text
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"messages are no JSON of text: {error}") from error
+        raise InvalidArgument(f"messages are not valid JSON text: {error}") from error
     if not isinstance(parsed, list) or not all(isinstance(message, dict) for message in parsed):
         raise InvalidArgument('messages are no list of objects, expected [{"role": ..., "content": ...}]')
     return parsed

@@ -101,7 +101,7 @@ def spx_status_name(status: int, text: NDArray[np.uint8], capacity: int, needed:
 def spx_last_error(handle: int, text: NDArray[np.uint8], capacity: int, needed: NDArray[np.int64]) -> None:
     record = HANDLES.find(handle)
     if handle and record is None:
-        raise InvalidHandle(f"{handle} is no open handle: ask with 0")
+        raise InvalidHandle(f"{handle} is not an open handle: pass 0")
     deliver_text(THREAD_ERRORS.text if record is None else record.error, text, needed)
 
 

@@ -117,7 +117,9 @@ class SessionRecord:
                 "an engine call failed in this session: reset it (its tokens are lost) or close it"
             )
         if self.state is not SessionState.ANSWERING:
-            raise WrongState("no answer is under way: append tokens if there are none, then begin one")
+            raise WrongState(
+                "no answer is in progress: append tokens if the session has none, then begin one"
+            )
         return self._round_tokens if self._left is None else min(self._round_tokens, self._left)
 
     def begin(self, params: SamplingParams, *, decode_text: bool) -> None:
@@ -184,7 +186,7 @@ class Handles:
         record = self.find(handle)
         if not isinstance(record, kind):
             raise InvalidHandle(
-                f"{handle} is no open handle of this kind: it was never opened, or it is closed"
+                f"{handle} is not an open handle of this kind: it was never opened, or it is closed"
             )
         return record
 

@@ -85,7 +85,7 @@ def spx_session_text(
 @entry
 def spx_session_seed(session: SessionRecord, seed: NDArray[np.uint64]) -> None:
     if not session.session.answers:
-        raise WrongState("no answer has begun in this session, so there is no seed: begin one")
+        raise WrongState("no answer has begun in this session, so it has no seed: begin one")
     seed[0] = session.session.seed or 0
 
 

@@ -1,4 +1,4 @@
-"""How much memory a bundle needs, told from its manifest alone: no engine is opened.
+"""Computes how much memory a bundle needs from its manifest alone: no engine is opened.
 
 Owns the arithmetic of rows, context and budgets. A row is one sequence that is decoded: a session, or a line of a
 batch. Megabytes are 10^6 bytes.
@@ -19,7 +19,7 @@ _MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class GraphMemory:
-    """One graph's bytes: what all sessions share, what each token of a row costs, and what each row costs beside."""
+    """One graph's bytes: what all sessions share, what each token of a row costs, and what each row costs on top."""
 
     weights: int
     token: float  # KV cache per token and row; 0 for a graph without a cache
@@ -50,7 +50,7 @@ class GraphMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """What a budget has room for beside the weights."""
+    """What fits into a budget in addition to the weights."""
 
     left: float  # bytes after the weights; below 0 when they do not fit
     rows: int  # at the bundle's capacity
@@ -150,6 +150,6 @@ def _described(room: object, capacity: object) -> str:
     if room["left_mb"] < 0:
         return f"the weights are {shown_size(-room['left_mb'])} too large"
     return (
-        f"{shown_size(room['left_mb'])} beside the weights: {room['rows']} rows of {capacity} tokens, or one row of "
-        f"{room['context']} tokens"
+        f"{shown_size(room['left_mb'])} left after the weights: {room['rows']} rows of {capacity} tokens, or one row "
+        f"of {room['context']} tokens"
     )

@@ -78,7 +78,7 @@ class BuildRecord(_Record):
 
 
 def read_build_record(root: Path) -> BuildRecord:
-    """`build.json` of the bundle at `root`; an empty record where it is absent, is no regular file or says nonsense."""
+    """`build.json` of the bundle at `root`; empty where it is absent, not a regular file or cannot be parsed."""
     try:
         return BuildRecord.model_validate_json(read_regular(root, BUILD_RECORD_NAME, MAX_RECORD_BYTES))
     except (OSError, BundleInvalid, ValidationError):
@@ -95,8 +95,8 @@ def graphs_of(manifest: Manifest) -> dict[str, GraphSpec]:
 
 
 def weight_bytes(manifest: Manifest, graph: GraphSpec) -> int:
-    """Bytes of the graph's file and of those that lie beside its weights. Weights that it shares with another graph are
-    that one's. Packed weights that were saved with them are left out: in memory they stand in the place of the plain
+    """Bytes of the graph's file and of those stored next to its weights. Weights that it shares with another graph are
+    that one's. Packed weights that were saved with them are left out: in memory they replace the plain
     ones."""
     directory, packed = graph.weights_directory, prepacked_of(graph)
     own = {name: file for name, file in manifest.files.items() if directory in PurePosixPath(name).parents}

@@ -40,7 +40,7 @@ def build_bundle(
     found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
     if not found:
         raise BackendMissing(
-            f"{model} is no bundle (a directory with manifest.json), and nothing installed here can build one of it: "
+            f"{model} is not a bundle (no manifest.json) and no builder is installed: "
             "install specexport, or build the bundle on another host with `specexport build`"
         )
     builder = found[0].load()
@@ -83,14 +83,14 @@ class _Served:
         `speculative_config`, `dtype` and `max_model_len` describe a bundle to be built: what drafts, the precision and
         the KV capacity. `max_num_seqs` prompts are answered at the same time (default: as many as one launch of the
         engine holds); each has its own caches. While more than `speculate_up_to` of them decode in one
-        launch nobody drafts (default: whatever was measured to be faster). A prompt that begins as another one or as an
+        launch no row drafts (default: whatever was measured to be faster). A prompt that begins as another one or as an
         answer did takes over its cache rows: `prefix_caching` is "exact", "all" (below fp32 too, where rounding may
         then differ) or "off". `threads`, `provider` and `verify` as in
         `EngineOptions` and `open_bundle`. Raises `InvalidArgument` for an unknown or unusable option,
         `BackendMissing` where nothing can build, and what `open_bundle` raises.
         """
         for name in unknown:
-            raise InvalidArgument(f"{name} is no option of LLM, {one_of(name, _OPTIONS)}")
+            raise InvalidArgument(f"LLM has no option {name!r}, {one_of(name, _OPTIONS)}")
         if max_num_seqs is not None and max_num_seqs < 1:
             raise InvalidArgument(f"max_num_seqs is {max_num_seqs}, expected at least 1")
         path = _bundle_path(model, speculative_config, dtype, max_model_len)

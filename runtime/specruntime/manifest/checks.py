@@ -179,7 +179,7 @@ def _check_adaptive(adaptive: AdaptiveSpec, target: GraphSpec, draft: DraftSpec)
     if lookup is not None:
         if draft.free:
             refuse(
-                f"adaptive.lookup is given beside a draft of kind {draft.kind}, which is prompt lookup; expected one "
+                f"adaptive.lookup is given with a draft of kind {draft.kind}, which is prompt lookup; expected one "
                 "of them"
             )
         lookup.check_lengths("adaptive.lookup")

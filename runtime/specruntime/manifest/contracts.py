@@ -1,4 +1,4 @@
-"""Which tensors each kind of graph must and may have beside its cache: names, dtypes, shapes.
+"""Defines the tensors that each kind of graph must and may have in addition to its cache: names, dtypes, shapes.
 
 The one list of them; `tensor_checks` holds a manifest to it.
 """
@@ -28,7 +28,9 @@ TOP_IDS: Tensor = ("int64", ("B", "R"))
 
 @dataclass(frozen=True)
 class Contract:
-    """The tensors of one kind of graph. `drafting`: its outputs may have twins named draft_*, the cache's included."""
+    """The tensors of one kind of graph. `drafting`: its outputs may have counterparts named draft_*, the cache's
+    included.
+    """
 
     inputs: Mapping[str, Tensor]
     needed_inputs: tuple[str, ...]

@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Ending:
-    """The last bytes of a file, which nobody parses, and the digest of all before them."""
+    """The last bytes of a file, which are not parsed, and the digest of all before them."""
 
     bytes: int
     sha256_before: str
@@ -63,7 +63,7 @@ def read_regular(root: Path, name: str, limit: int) -> bytes:
     """The bytes of the bundle file `name`, at most `limit` of them.
 
     Raises `BundleInvalid` for a link out of the bundle, a pipe, device or directory (without waiting on it), a larger
-    file and one that cannot be read; `FileNotFoundError` where there is none.
+    file and one that cannot be read; `FileNotFoundError` for a missing one.
     """
     path = confine(root, name)
     try:
@@ -111,7 +111,7 @@ def check_files(
 
 
 def _refuse_unlisted(root: Path, listed: set[Path]) -> None:
-    """An engine may read any file beside its graph, so none may be there whose bytes are not checked.
+    """Refuse files that are not listed: an engine may read any file next to its graph, so all of them must be checked.
 
     A link counts as what it leads to, so that a listed name may be a link to a file under another name.
     """

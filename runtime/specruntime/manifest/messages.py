@@ -218,7 +218,7 @@ def _tags(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def _key_of(context: Mapping[str, Any]) -> str:
-    """The key that tells the members of a union apart; a union told apart by a function has none."""
+    """The key that discriminates the members of a union; a union discriminated by a function has none."""
     key = str(context["discriminator"]).strip("'")
     return key if key in TAG_KEYS else "kind"
 

@@ -115,7 +115,7 @@ class FileRecord(Closed):
 
 
 class _AnyKind:
-    """The kinds of draft that are known when the schema is made, told apart by `kind`."""
+    """The kinds of draft that are known when the schema is made, discriminated by `kind`."""
 
     def members(self) -> Iterable[type[BaseModel]]:
         return KINDS

@@ -23,5 +23,5 @@ class TensorRTEngine(BaseModel):
     compute_capabilities: tuple[Annotated[str, Field(pattern=r"^\d+\.\d$")], ...] = ()
     hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = "none"
     optimization_profiles: dict[str, Index]
-    stripped_weights_from: str | None = None  # ONNX file with the weights, beside the engine
+    stripped_weights_from: str | None = None  # ONNX file with the weights, next to the engine
     weight_streaming: bool = False

@@ -23,7 +23,7 @@ _DEPTHS = (4.0, 8.0, 16.0)  # nats below the best token, tried in turn before th
 
 @dataclass(frozen=True)
 class Candidates:
-    """The tokens that may be drawn; their law is softmax(logits). The best token is always among them."""
+    """The tokens that may be drawn; their distribution is softmax(logits). The best token is always among them."""
 
     ids: NDArray[np.int64]  # [n] ascending
     logits: NDArray[np.float32]  # [n] after temperature, the highest is 0
@@ -93,7 +93,7 @@ class Warper:
 
 
 def probabilities(kept: Candidates, vocab: int) -> NDArray[np.float32]:
-    """[vocab] the law of the candidates; zero for every other token."""
+    """[vocab] the distribution of the candidates; zero for every other token."""
     weights = np.exp(kept.logits)
     dense = np.zeros(vocab, np.float32)
     dense[kept.ids] = weights / weights.sum()

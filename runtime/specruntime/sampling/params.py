@@ -18,7 +18,7 @@ _FLOATS = (
     "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
 _SHOWN = 200  # characters
-# Options that vLLM's SamplingParams has besides ours.
+# Options of vLLM's SamplingParams that are not supported here.
 _OF_VLLM = frozenset((
     "allowed_token_ids", "bad_words", "best_of", "detokenize", "early_stopping", "extra_args", "flat_logprobs",
     "guided_decoding", "include_stop_str_in_output", "length_penalty", "logits_processors", "output_kind",
@@ -79,7 +79,9 @@ class SamplingParams:
 
     @property
     def draws_drafts(self) -> bool:
-        """Whether drafts are drawn from their law under the rejection rule: the tokens of a seed follow them then."""
+        """Whether drafts are drawn from their distribution under the rejection rule: the tokens of a seed follow them
+        then.
+        """
         return self.accept == "rejection" and self.temperature > 0
 
     def seeded(self) -> "SamplingParams":

@@ -1,4 +1,4 @@
-"""How one answer chooses its tokens: one law for plain decoding, for drafting and for verification.
+"""Chooses the tokens of one answer: one distribution for plain decoding, drafting and verification.
 
 Owns the order processors -> candidates -> draw and the output position that keys the noise. Knows nothing of windows or
 drafts: a row of logits is judged for the committed tokens plus the `pending` ones the caller names.
@@ -138,8 +138,9 @@ class Sampler:
     def sample(self, logits_row: NDArray[np.float32], pending: Sequence[int] = ()) -> int:
         """The token after prompt + committed + pending, under the match rule.
 
-        A function of (seed, output position, the law) alone: drafting and verifying with it at the same position use
-        the same noise, which makes a good draft agree often (Gumbel coupling). Raises as `distribution` does.
+        A function of (seed, output position, the distribution) alone: drafting and verifying with it at the same
+        position use the same noise, which makes a good draft agree often (Gumbel coupling). Raises as `distribution`
+        does.
         """
         position = self._position + len(pending)
         row = self._processors.apply(self._real(logits_row), position, pending)
@@ -151,7 +152,7 @@ class Sampler:
     def distribution(
         self, logits_row: NDArray[np.float32], pending: Sequence[int] = ()
     ) -> NDArray[np.float32]:
-        """[vocab_size] the law of the token after prompt + committed + pending; one-hot at temperature 0.
+        """[vocab_size] the distribution of the token after prompt + committed + pending; one-hot at temperature 0.
 
         Raises `EngineFailed` for a row with NaN or +inf, `InvalidArgument` for a short row or when every token is
         banned.

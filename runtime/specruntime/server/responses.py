@@ -107,7 +107,7 @@ class AnswerShape:
     def __init__(
         self, asked: ChatRequest | CompletionRequest, prompt: Sequence[int], codec: TextCodec | None
     ) -> None:
-        """`prompt` is what the answer follows. Without `codec` there is no text, so the answer says its token ids."""
+        """`prompt` is what the answer follows. Without `codec` the answer holds token ids instead of text."""
         self.chat = isinstance(asked, ChatRequest)
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._model = asked.model

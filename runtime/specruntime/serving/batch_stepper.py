@@ -28,7 +28,7 @@ class BatchStepper(SessionStepper):
         speculate_up_to: int | None = None,
         prefix_caching: PrefixCaching = "exact",
     ) -> None:
-        """With more than `speculate_up_to` decoding rows in a launch nobody drafts; None: as steps are measured.
+        """With more than `speculate_up_to` decoding rows in a launch no row drafts; None: decided from measured steps.
 
         Raises as `SessionStepper`, and `InvalidArgument` for a limit below 0.
         """

@@ -105,4 +105,4 @@ class DeadlinePassed(SpecError, TimeoutError):
 
 
 class Cancelled(SpecError):
-    """Whoever asked does not want the answer any more."""
+    """The client cancelled the request."""

@@ -1,4 +1,4 @@
-"""How much of a prompt is in somebody's cache already: rows that are copied, or left where they are, and not computed.
+"""Finds how much of a prompt is in a slot's cache already: these rows are copied or left in place, not computed.
 
 A cache row says what led to it, so rows of equal beginnings are equal. How equal depends on the precision: in fp32 a
 row differs by rounding between windows of different widths, which changes no token; below that it may. There, unless
@@ -43,7 +43,7 @@ class Prefixes:
         if self._by_pieces:
             # Drafts that are drawn follow the draft's rows, and those are not fed in pieces.
             length = 0 if work.params.draws_drafts else self._whole(min(length, pieces))
-        return length if length > 1 else 0  # the last one is fed anew: one alone saves nothing
+        return length if length > 1 else 0  # the last one is fed again: one alone saves nothing
 
     def _whole(self, length: int) -> int:
         """The last end of a piece within `length` tokens; each after the first begins with the token before it."""

@@ -106,7 +106,7 @@ class Ticket:
     def verdict(self) -> Exception | None:
         """Why the request must end now, if it must."""
         if self.cancelled:
-            return Cancelled("the request was cancelled by whoever made it")
+            return Cancelled("the request was cancelled by its client")
         if self.deadline is not None and clock.now() >= self.deadline:
             return DeadlinePassed(
                 f"the time of the request was over after {clock.now() - self.submitted:.1f} s: "
@@ -212,7 +212,9 @@ class Scheduler:
                 self._end_overdue()
                 self._admit()
                 self._step()
-        except Exception as error:  # nobody would drive the stepper any more, and every request wait for ever
+        except (
+            Exception
+        ) as error:  # without this thread the stepper stops and every request would wait for ever
             _LOG.exception("the scheduler failed; every answer ends and no new one is taken")
             self.stop_accepting()
             reason = error
@@ -270,7 +272,7 @@ class Scheduler:
             for turn in self._stepper.step():
                 self.totals.count(turn)
                 self._report(turn)
-        except Exception as error:  # not one slot's failure: nobody can say which answers are still sound
+        except Exception as error:  # not one slot's failure: it is unknown which answers are still sound
             _LOG.exception("a step failed as a whole; every answer in progress ends")
             self.totals.slot_failures += len(self._active)
             self._end_active(error)

@@ -131,8 +131,8 @@ class SessionStepper:
             yield future.result()
 
     def _begin(self, slot: "Slot") -> Turn | None:
-        """Before a slot's first turn, while no session is at work: takes over what is computed already, from whoever
-        has most of it now. None, or the turn that failed.
+        """Before a slot's first turn, while no session is at work: takes over what is computed already, from the
+        slot that has most of it now. None, or the turn that failed.
         """
         if slot.begun:
             return None
@@ -182,7 +182,7 @@ class Slot:
         self._work: Work | None = None
         self._answer: Answer | None = None
         self._fed = 0  # tokens of the prompt that are in the session
-        self._cached = 0  # of these, tokens whose cache rows were there already; told with the first turn
+        self._cached = 0  # of these, tokens whose cache rows were there already; reported with the first turn
 
     @property
     def decoding(self) -> bool:
@@ -214,7 +214,7 @@ class Slot:
     def allow_drafts(self, allowed: bool) -> None:
         """Whether rounds from now on may draft, where the work itself allows it.
 
-        Where drafts are drawn the tokens of a seed follow them, so such work drafts whoever is beside it.
+        Where drafts are drawn the tokens of a seed follow them, so such work drafts regardless of other rows.
         """
         assert self._work is not None
         self._switch.on = self._work.speculate and (allowed or self._work.params.draws_drafts)

@@ -57,7 +57,7 @@ class TextCodec:
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text. Special tokens are added only where the tokenizer file's own post-processor does.
 
-        Raises `InvalidArgument` for what is no Unicode text, such as half a surrogate pair.
+        Raises `InvalidArgument` for text that is not valid Unicode, such as half a surrogate pair.
         """
         return list(self._tokenizer.encode(_checked_text(text)).ids)
 
@@ -281,7 +281,7 @@ def _checked_text(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(
-            f"the text holds {text[error.start]!r} at index {error.start}, which is no character; "
+            f"the text holds {text[error.start]!r} at index {error.start}, which is not a character; "
             "expected Unicode text, decode its bytes as UTF-8"
         ) from error
     return text

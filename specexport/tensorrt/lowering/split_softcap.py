@@ -88,7 +88,7 @@ def _normalised(
     graph: ir.Graph, node: ir.Node, scores: ir.Value, mask: ir.Value, cap: float, dtype: ir.DataType | None
 ) -> ir.Value:
     ratio = constant(graph, f"softcap_{cap:.8g}", np.array(cap, np.float32))
-    # Finite, so that a row that sees nothing gives numbers; exp of it is 0 beside any visible score.
+    # Finite, so that a row that sees nothing gives numbers; exp of it is 0 next to any visible score.
     lowest = constant(graph, "softcap_masked", np.array(np.finfo(np.float32).min, np.float32))
     current = scores
     steps: tuple[tuple[str, str, Callable[[ir.Value], list[ir.Value]]], ...] = (

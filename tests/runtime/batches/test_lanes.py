@@ -1,4 +1,4 @@
-"""A batch is equal to sessions alone, token by token, whatever joins, leaves, fails or is sampled beside them."""
+"""A batch is equal to sessions alone, token by token, whatever joins, leaves, fails or is sampled in other rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

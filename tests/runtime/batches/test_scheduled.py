@@ -1,4 +1,4 @@
-"""A scheduler over batches: who fails, leaves or brings a long prompt changes nothing for those beside it."""
+"""A scheduler over batches: a row that fails, leaves or brings a long prompt does not change the others."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -122,7 +122,7 @@ def test_a_long_prompt_is_fed_a_window_a_step_while_the_others_decode(bundle: Lo
     while True:
         turns = {turn.slot: turn for turn in stepper.step()}
         assert set(turns) == {0, 1, 2, 3}
-        assert all(turns[slot].delta is not None for slot in (0, 1, 2)), "nobody waits for the prompt"
+        assert all(turns[slot].delta is not None for slot in (0, 1, 2)), "no other slot waits for the prompt"
         steps += 1
         if turns[3].delta is not None:
             break

@@ -1,4 +1,4 @@
-"""A call in pieces: it goes on where it stopped, its errors reach who resumes it, a thread that cannot be is told."""
+"""Suspended calls: they resume where they stopped, raise in the resumer, and report a thread that cannot start."""
 
 import pytest
 

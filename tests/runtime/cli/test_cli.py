@@ -167,7 +167,7 @@ def test_check_compares_and_prints_a_line_for_each(tiny_bundle: Path) -> None:
     result = succeed("check", tiny_bundle)
     *answers, verdict = result.stdout.splitlines()
     assert len(answers) == 4
-    assert verdict == "4 of 4 answers are what they must be"
+    assert verdict == "4 of 4 answers match"
     assert all("48 tokens equal to plain" in line for line in answers)
     report = json.loads(succeed("check", tiny_bundle, "--max-new-tokens", "5", "--json").stdout)
     assert report["passed"] is True
@@ -177,7 +177,7 @@ def test_check_compares_and_prints_a_line_for_each(tiny_bundle: Path) -> None:
 def test_check_follows_one_prompt_round_by_round(tiny_bundle: Path) -> None:
     prompt = load_manifest(tiny_bundle).check.prompts[0].id
     text = succeed("check", tiny_bundle, "--trace", prompt).stdout
-    assert text.count("the answers do not part; the last round") == 2, "greedy and sampled"
+    assert text.count("the answers do not differ; the last round") == 2, "greedy and sampled"
     assert "position     best   second     margin  sees" in text and "plain:" in text
     traces = json.loads(succeed("check", tiny_bundle, "--trace", prompt, "--json").stdout)
     assert [(trace["law"], trace["position"]) for trace in traces] == [("greedy", None), ("sampled", None)]

@@ -139,7 +139,7 @@ def test_the_c_program_has_no_leak_or_error_but_the_planted_one(
 
 
 def test_what_is_missing_to_build_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BackendMissing, match="no C compiler 'no-such-cc'"):
+    with pytest.raises(BackendMissing, match="C compiler 'no-such-cc' not found"):
         build_library(tmp_path, "no-such-cc")
     with pytest.raises(InvalidArgument, match="refuses"):
         build_library(tmp_path, "false")

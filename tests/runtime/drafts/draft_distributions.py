@@ -1,4 +1,4 @@
-"""What a chain that was drawn must report: of each draft the law it was drawn from."""
+"""Checks that a drawn chain reports the distribution each draft was drawn from."""
 
 from collections.abc import Sequence
 
@@ -25,5 +25,5 @@ def law_of_first(
 
 
 def require_drawn_from(law: NDArray[np.float32], drawn: Sequence[int]) -> None:
-    """`drawn` token ids look like draws from the law."""
+    """`drawn` token ids look like draws from the distribution."""
     assert np.abs(np.bincount(drawn, minlength=VOCAB) / len(drawn) - law).max() < 0.1

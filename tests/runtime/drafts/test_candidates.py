@@ -1,4 +1,4 @@
-"""Candidates are ranked by the noise they share with the target, or drawn so that the target's law survives."""
+"""Candidates are ranked by the noise they share with the target, or drawn so that the target's distribution is kept."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,8 +27,8 @@ def out_of_order(law: Law, count: int, draws: Draws) -> list[int]:
     return sorted(draw_children(law, count, draws))
 
 
-def likeliest(law: Law, count: int, draws: Draws) -> list[int]:
-    """The mistake: the likeliest tokens, declared as drawn."""
+def most_likely(law: Law, count: int, draws: Draws) -> list[int]:
+    """The mistake: the most likely tokens, declared as drawn."""
     return [int(token) for token in np.argsort(-law, stable=True)[:count] if law[token] > 0]
 
 
@@ -57,7 +57,7 @@ def test_drawn_trees_leave_the_law_of_the_target(seed: int, zeros: float) -> Non
     assert largest_error(law, p, 3) < 1e-9
 
 
-@pytest.mark.parametrize("draw", [out_of_order, likeliest])
+@pytest.mark.parametrize("draw", [out_of_order, most_likely])
 def test_the_enumeration_finds_children_drawn_otherwise(draw: Draw) -> None:
     p, q = random_laws(VOCAB, 1), random_laws(VOCAB, 101)
     law = law_of_answers(lambda draws: tree_round(draws, p, q, draw), p, 3)
@@ -79,7 +79,7 @@ def test_at_temperature_zero_candidates_stay_as_the_draft_ranked_them() -> None:
 
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_above_it_the_leader_is_the_token_the_target_would_sample(ahead: int) -> None:
-    """For a draft whose candidates are the whole law; beliefs are a law in descending order."""
+    """For a draft whose candidates cover the whole distribution; beliefs are a distribution in descending order."""
     rng = np.random.default_rng(5)
     for seed in range(50):
         sampler = Sampler(SamplingParams(temperature=0.8, seed=seed), 12, (), [1])

@@ -1,4 +1,4 @@
-"""What an EAGLE draft proposes under sampling: with the answer's noise, or drawn from laws that it reports."""
+"""What an EAGLE draft proposes under sampling: with the answer's noise, or drawn from distributions that it reports."""
 
 from dataclasses import replace
 

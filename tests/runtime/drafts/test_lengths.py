@@ -1,4 +1,4 @@
-"""Estimates behind dynamic length: the laws of acceptance and speed-up, times that lie, and the bound on losses."""
+"""Estimates behind dynamic length: formulas of acceptance and speed-up, misleading times, the bound on losses."""
 
 import numpy as np
 import pytest

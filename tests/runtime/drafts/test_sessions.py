@@ -120,7 +120,7 @@ def test_no_kind_of_draft_changes_a_token(kind: str, name: str) -> None:
     ],
 )
 def test_a_draft_that_knows_the_target_is_accepted_whole_for_fifty_rounds(kind: str, name: str) -> None:
-    """At temperature 0 every kind; above, those that draw from the whole law with the target's noise."""
+    """At temperature 0 every kind; above, those that draw from the whole distribution with the target's noise."""
     trial = Trial(kind)
     trial.begin(PARAMS[name])
     trial.session.round()

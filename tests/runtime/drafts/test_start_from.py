@@ -146,7 +146,7 @@ def test_more_than_the_other_holds_is_refused(length: int) -> None:
 
 
 def test_a_session_of_another_bundle_or_opened_in_another_way_is_refused() -> None:
-    """Before anything is changed: drafts that were not told of the target's windows could not go on."""
+    """Before anything is changed: drafts that did not observe the target's windows could not go on."""
     (bundle, _), (other, _) = (
         scripted_bundle(draft=ModelDraft(k=4, graph=draft_spec(batch=2)), batch=2, eos=eos)
         for eos in ((), (96,))

@@ -86,7 +86,7 @@ def test_room_for_everything_leaves_the_tree_as_it_is() -> None:
     trees = Trimmings(tree)
     assert trees.within(99, 99) is tree and trees.within(3, 4) is tree
     assert trees.within(1, 99) is trees.within(1, 4)
-    assert trees.within(2, 2).parents.tolist() == [0, 1], "the likeliest chain rather than its sibling"
+    assert trees.within(2, 2).parents.tolist() == [0, 1], "the most likely chain rather than its sibling"
 
 
 def test_level_order_keeps_the_order_of_siblings() -> None:

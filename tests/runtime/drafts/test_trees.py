@@ -1,4 +1,4 @@
-"""A tree of drafts changes nothing but the speed: tokens, cache rows, logprobs and what drafts are told."""
+"""A tree of drafts changes only the speed: tokens, cache rows, logprobs and what drafts observe stay the same."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def test_random_trees_and_chains_in_turn_equal_plain_decoding() -> None:
     for law in LAWS.values():
         bench, draft, answer = tree_bench(lambda i: None if i % 4 == 0 else trees[i % 40], law)
         assert bench.decode(PROMPT, 80, law) == answer
-        shapes = {None if v.proposal is None else v.proposal.parents is None for v, _ in draft.told}
+        shapes = {None if v.proposal is None else v.proposal.parents is None for v, _ in draft.observed}
         assert shapes == {None, True, False} and bench.target.kept
 
 
@@ -181,7 +181,7 @@ def test_no_round_passes_max_tokens(cap: int) -> None:
     done = complete(bench.session, PROMPT, SamplingParams(max_tokens=cap))
     assert list(done.token_ids) == answer[:cap] and done.finish_reason == "length"
     assert bench.session.length == len(PROMPT) + cap, "nothing was decoded that the cap then cut"
-    assert all(verdict.path == () or len(verdict.path) < cap for verdict, _ in draft.told)
+    assert all(verdict.path == () or len(verdict.path) < cap for verdict, _ in draft.observed)
 
 
 @pytest.mark.parametrize("law", ["greedy", "sampled"])
@@ -224,16 +224,16 @@ def test_the_draft_is_told_every_position_once_with_its_features() -> None:
     )
     bench.decode(prompt, 60)
     tokens, told = bench.session.tokens.tolist(), 0
-    for verdict, features in draft.told:
+    for verdict, features in draft.observed:
         assert verdict.start == told and features is not None and len(features) == verdict.kept
         for row in range(verdict.kept):
             told += 1
             assert np.array_equal(features[row], features_of(clean_rows(tokens[:told])))
         assert verdict.verify_seconds > 0 and verdict.draft_seconds >= 0
     assert told == bench.session.cache_length
-    chunks = [verdict for verdict, _ in draft.told if verdict.proposal is None]
+    chunks = [verdict for verdict, _ in draft.observed if verdict.proposal is None]
     assert [verdict.kept for verdict in chunks] == [8, 8, 5], "one verdict for each window of the prompt"
-    judged = [verdict for verdict, _ in draft.told if verdict.proposal is not None]
+    judged = [verdict for verdict, _ in draft.observed if verdict.proposal is not None]
     assert all(verdict.kept == len(verdict.path) + 1 for verdict in judged)
 
 

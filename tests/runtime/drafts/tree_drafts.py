@@ -46,7 +46,7 @@ def within(tree: Tree, room: Room) -> Tree:
 class TreeTableDraft(Draft):
     """Proposes `tree`, in which the child of rank `right(i)` of a right row holds token i of a known answer.
 
-    All other nodes hold other tokens. `told` collects what it observed, its features copied.
+    All other nodes hold other tokens. `observed` collects what it observed, its features copied.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TreeTableDraft(Draft):
         right: Callable[[int], int],
     ) -> None:
         super().__init__(99)
-        self.told: list[tuple[Verdict, NDArray[np.float32] | None]] = []
+        self.observed: list[tuple[Verdict, NDArray[np.float32] | None]] = []
         self.rooms: list[Room] = []
         self._prompt_length, self._answer = prompt_length, list(answer)
         self._trees, self._right = trees, right
@@ -84,13 +84,13 @@ class TreeTableDraft(Draft):
         )
 
     def observe(self, verdict: Verdict) -> None:
-        self.told.append((verdict, None if verdict.features is None else verdict.features.copy()))
+        self.observed.append((verdict, None if verdict.features is None else verdict.features.copy()))
 
 
 class SampledTreeDraft(TreeTableDraft):
-    """Draws siblings without replacement from a law of its own; `lawful=False` reports the law without the draws.
+    """Draws siblings without replacement from its own distribution; `lawful=False` reports a flat one over its support.
 
-    The law of a row depends on its token alone.
+    The distribution of a row depends on its token alone.
     """
 
     def __init__(self, tree: Tree, seed: int, *, lawful: bool = True) -> None:

@@ -48,7 +48,7 @@ def test_another_host_is_told_why_it_packs(change: dict[str, object], library: s
 
 def test_a_system_that_hides_its_features_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepacked, "processor_features", lambda: None)
-    assert unfit(PACKED, "1.32.0") == "this system does not tell the processor's features"
+    assert unfit(PACKED, "1.32.0") == "this system does not report the processor's features"
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,8 @@ def test_features_of_a_path_are_those_of_a_clean_prefill(ort_files: tuple[Path, 
     draft = table(plain, DEPTH_FIRST, lambda i: 1 if i % 3 == 0 else 0)
     session, _ = opened.session(draft)
     _decode(session, SamplingParams())
-    assert any(verdict.path not in ((), tuple(range(1, verdict.kept))) for verdict, _ in draft.told)
-    found = np.concatenate([features for _, features in draft.told if features is not None])
+    assert any(verdict.path not in ((), tuple(range(1, verdict.kept))) for verdict, _ in draft.observed)
+    found = np.concatenate([features for _, features in draft.observed if features is not None])
     clean = opened.engine.new_context()
     told: list[np.ndarray] = []
     Feeder(clean).feed(

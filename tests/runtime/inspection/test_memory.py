@@ -1,4 +1,4 @@
-"""What a bundle needs is told before it is opened, and is what a session then takes."""
+"""The memory a bundle needs is known before it is opened, and matches what a session then takes."""
 
 import json
 from pathlib import Path

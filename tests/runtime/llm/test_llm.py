@@ -219,7 +219,7 @@ def test_a_bundle_without_tokenizer_takes_ids(tiny_bundle: Path) -> None:
     ("options", "words"),
     [
         ({"max_num_seq": 2}, "did you mean 'max_num_seqs'"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size is no option of LLM, allowed: "),
+        ({"tensor_parallel_size": 2}, "LLM has no option 'tensor_parallel_size', allowed: "),
         ({"dtype": "float16"}, "dtype describes a bundle to be built"),
         ({"speculative_config": {}}, "is one already: leave it out"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0, expected at least 1"),

@@ -157,11 +157,11 @@ CONTRADICTORY: dict[str, tuple[Callable[[Document], object], list[str]]] = {
         lambda d: d["target"]["inputs"].pop(1),
         ["target.inputs has no 'cache_length'"],
     ),
-    "an input nobody fills": (
+    "an input that is never filled": (
         lambda d: d["target"]["inputs"].append({"name": "extra", "dtype": "int64", "shape": ["B"]}),
         ["target.inputs names 'extra', expected one of input_ids, cache_length"],
     ),
-    "an output nobody reads": (
+    "an output that is never read": (
         lambda d: d["target"]["outputs"].append({"name": "extra", "dtype": "int64", "shape": ["B"]}),
         ["target.outputs names 'extra', expected logits, top_ids, features"],
     ),

@@ -155,7 +155,7 @@ MALFORMED: dict[str, tuple[Callable[[Document], object], list[str]]] = {
         ["draft.tree.parents", "at least 1"],
     ),
     "a certain stop": (lambda d: d["draft"].update(stop_below=1.0), ["stop_below", "less than 1"]),
-    "a stop that is no number": (lambda d: d["draft"].update(stop_below=float("nan")), ["stop_below"]),
+    "a stop that is not a number": (lambda d: d["draft"].update(stop_below=float("nan")), ["stop_below"]),
     "an unknown key of a tree": (
         lambda d: d["draft"]["tree"].update(depth=2),
         ["draft.tree.depth: unknown key"],

@@ -45,17 +45,17 @@ class TestFiles:
         refusal(bundle, BundleHashMismatch)
 
     @pytest.mark.parametrize(
-        ("place", "told"), [(0, "first"), (4000, "first"), (4001, "last"), (4095, "last")]
+        ("place", "when"), [(0, "first"), (4000, "first"), (4001, "last"), (4095, "last")]
     )
-    def test_the_ending_of_a_file_is_checked_last(self, bundle: Path, place: int, told: str) -> None:
-        """What precedes it before anything is read, the ending by the whole file's digest, by whoever calls."""
+    def test_the_ending_of_a_file_is_checked_last(self, bundle: Path, place: int, when: str) -> None:
+        """What precedes it is checked at once; the ending by the whole file's digest, in the returned check."""
         files, name = load_manifest(bundle).files, "weights/target.data"
         endings = {name: Ending(95, hashlib.sha256(FILES[name][:-95]).hexdigest())}
         check_files(bundle, files, hashes=True, endings=endings)()
         changed = bytearray(FILES[name])
         changed[place] ^= 1
         (bundle / name).write_bytes(changed)
-        if told == "first":
+        if when == "first":
             with pytest.raises(BundleHashMismatch, match=f"{name} has other bytes"):
                 check_files(bundle, files, hashes=True, endings=endings)
         else:

@@ -68,7 +68,7 @@ CONTRADICTORY: dict[str, Case] = {
         lambda d: d["target"]["profiles"][0].pop("outputs"),
         ["target: profile 'step' writes 'past_key.1' twice"],
     ),
-    "a second path's cache that is no alias": (
+    "a second path's cache that is not an alias": (
         layer_skip,
         lambda d: d["target"]["aliases"].pop(),
         ["target.aliases has 5 pairs, expected 6 for 2 layers"],

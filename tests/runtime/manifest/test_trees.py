@@ -63,7 +63,7 @@ CONTRADICTORY: dict[str, Case] = {
         lambda d: None,
         ["draft.dynamic.branch is 7, but its graph names 6 candidates"],
     ),
-    "k beside a tree of another depth": (
+    "k with a tree of another depth": (
         eagle,
         lambda d: d["draft"].update(k=3),
         ["draft.k is 3, but draft.tree is 2 deep"],

@@ -1,4 +1,4 @@
-"""Keyed noise: a function of its key alone, of the right law, and quick to search."""
+"""Keyed noise: a function of its key alone, with the right distribution, and quick to search."""
 
 import numpy as np
 import pytest

@@ -92,7 +92,7 @@ def test_infinite_logits_are_not_hidden_by_a_penalty() -> None:
 
 
 def naive_law(row: NDArray[np.float32], params: SamplingParams, output: tuple[int, ...]) -> list[float]:
-    """The law after prompt + output, token by token in plain Python."""
+    """The distribution after prompt + output, token by token in plain Python."""
     logits = [float(x) for x in row[:VOCAB]]
     for token, bias in params.logit_bias.items():
         logits[token] += bias

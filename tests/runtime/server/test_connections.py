@@ -204,7 +204,7 @@ class Pipe(asyncio.Transport):
 
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_only_what_the_client_does_not_take_ends_a_stream(pipelined: bool) -> None:
-    """While it reads, what waits for it is never nothing, and what is taken is written anew."""
+    """While it reads, its queue is never empty: what is taken is written again."""
 
     async def never(*_: object) -> None:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""What a client may not do to a server: each limit has its status, and whoever leaves frees their slot."""
+"""What a client may not do to a server: each limit has its status, and a client that leaves frees its slot."""
 
 import json
 import logging
@@ -334,7 +334,7 @@ def test_no_log_line_quotes_what_a_client_sent(serve: Serve, lines: StringIO) ->
     server = serve()
     secret = "hunter2"
     chat = "/v1/chat/completions"
-    assert secret in require_error(ask(server, prompt={"a": secret}), 422)["message"], "the client is told"
+    assert secret in require_error(ask(server, prompt={"a": secret}), 422)["message"], "the client sees it"
     messages: list[Any] = [secret, [secret], [{"role": secret, "content": "x"}]]
     for given in messages:
         body = {"model": "scripted", "messages": given}

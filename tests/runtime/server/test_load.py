@@ -1,4 +1,4 @@
-"""Many clients at once, and the end of a server: nobody hangs, nothing is lost, doubled or out of order."""
+"""Many clients at once, and the end of a server: no client hangs, nothing is lost, doubled or out of order."""
 
 import asyncio
 import json

@@ -50,7 +50,7 @@ class Process:
         return {name: float(value) for name, value in named}
 
     def begin(self, **fields: Any) -> bytes:
-        """The first bytes of an answer that nobody waits for."""
+        """The first bytes of an answer that is not read further."""
         body = {"model": "tiny-random", "prompt": "abcabc", "temperature": 0, **fields}
         with socket.create_connection(("127.0.0.1", self.port), timeout=120) as connection:
             connection.sendall(request_bytes(json.dumps(body).encode()))
@@ -87,7 +87,7 @@ def replace(place: Path) -> None:
 
 
 def replace_files(place: Path) -> None:
-    """As tools do that write beside a file and rename: what is open keeps the old one. The new ones are cut short."""
+    """As tools do that write a new file and rename it: what is open keeps the old one. The new ones are truncated."""
     for file in list(place.rglob("*.*")):
         beside = file.with_name("new")
         beside.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
@@ -175,7 +175,7 @@ def test_log_lines_are_json_whatever_they_hold(capsys: pytest.CaptureFixture[str
     assert "\n" not in line
     told = json.loads(line)
     assert (told["event"], told["level"], told["id"], told["path"]) == ("answered", "info", 3, "x")
-    log("nobody listens", 10, field=1)
+    log("no listener", 10, field=1)
     assert Settings("m").admits("anything")
 
 

@@ -1,4 +1,4 @@
-"""Prompts that begin alike: the tokens of answers alone, rows computed once, and nobody's conversation lost for it."""
+"""Prompts that begin alike: the tokens of answers alone, rows computed once, and no conversation lost for it."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -266,7 +266,7 @@ def test_a_launch_that_failed_over_an_emptied_lane_leaves_nothing_to_reuse() -> 
     assert step_until_done(stepper, 1) == expected
     stepper.batches[0].target.lanes[1].fail(RuntimeError("the launch of a neighbour"))
     stepper.admit(0, stepper.check(asked))
-    assert step_until_done(stepper, 0) == expected, "copied from nobody"
+    assert step_until_done(stepper, 0) == expected, "not copied"
     stepper.admit(1, stepper.check(other))
     assert step_until_done(stepper, 1) == alone(bundle, other), "the lane has healed"
     stepper.close()

@@ -69,7 +69,7 @@ CONSTRUCTS = {
     "tools and documents": "{{ tools is none }} {{ documents is none }} {{ tools is defined }}"
     "{% if tools %}T{% endif %}{% if not documents %}D{% endif %} {{ add_generation_prompt }}",
     "special tokens": "{{ bos_token }}{{ unk_token }}{{ image_token }} {{ pad_token is defined }}[{{ pad_token }}]",
-    "variables nobody gave": "{{ date_string is defined }}{{ enable_thinking | default(true) }}{{ builtin_tools }}",
+    "undefined variables": "{{ date_string is defined }}{{ enable_thinking | default(true) }}{{ builtin_tools }}",
     "Qwen3: namespace, reverse, split": "{%- set ns = namespace(last=messages|length - 1, seen=false) %}"
     "{%- for message in messages[::-1] %}{%- set index = (messages|length - 1) - loop.index0 %}"
     "{%- if not ns.seen and message.role == 'user' and message.content is string %}{%- set ns.seen = true %}"

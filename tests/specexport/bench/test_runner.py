@@ -215,7 +215,7 @@ def test_speed_ups_are_ratios_of_measured_time(report: Callable[..., BenchReport
     assert summary["speedup_vs_pytorch_compiled"] == pytest.approx(3.0)
     assert summary["plain_speedup_vs_pytorch"] == pytest.approx(2.0)
     assert "4.00x" in render_report(report())
-    assert summary["open_to_first_ms"] == 700, "imports are told apart"
+    assert summary["open_to_first_ms"] == 700, "imports are timed separately"
     assert "open to first token 700 ms (open 400, session 150, text 50, first token 100)" in render_report(
         report()
     )

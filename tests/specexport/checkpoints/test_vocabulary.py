@@ -30,7 +30,7 @@ def test_ends_are_those_of_configs_tokenizer_and_chat_template(tmp_path: Path) -
     assert end_token_ids(plain, (None, None), 5) == (1,)
     assert end_token_ids(plain, ([4, 1], 4), 5) == (4, 1)
     assert end_token_ids(chat, (None, 1), 5) == (1, 2), (
-        "a turn end that the template does not write is no end"
+        "a turn end that the template does not write is not an end"
     )
     assert end_token_ids(None, (3, [3, 2]), 5) == (3, 2)
 

@@ -105,7 +105,7 @@ def test_every_command_has_help(command: str) -> None:
 def test_check_follows_a_prompt_that_the_bundle_has(tiny_bundle: Path) -> None:
     prompt = load_manifest(tiny_bundle).check.prompts[0].id
     result = run("check", str(tiny_bundle), "--trace", prompt)
-    assert result.exit_code == 0 and result.stdout.count("the answers do not part; the last round") == 2
+    assert result.exit_code == 0 and result.stdout.count("the answers do not differ; the last round") == 2
     assert "no check prompt 'nowhere'" in refusal("check", tiny_bundle, "--trace", "nowhere")
 
 

@@ -90,7 +90,7 @@ def test_the_tree_of_a_recipe_is_drawn(tmp_path: Path, stated: str, nodes: int, 
 def test_a_tree_without_one_shape_is_refused(tmp_path: Path) -> None:
     recipe = tmp_path / "pair.yaml"
     recipe.write_text(RECIPE % "dynamic_tree: {nodes: 9, depth: 3, branch: 3}")
-    with pytest.raises(InvalidArgument, match="grown anew each round"):
+    with pytest.raises(InvalidArgument, match="grown every round"):
         drawn_tree(recipe)
 
 

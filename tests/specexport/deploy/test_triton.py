@@ -170,7 +170,7 @@ def test_what_cannot_be_answered_is_an_error_of_its_request(model: Any, config: 
 def test_a_request_that_is_cancelled_at_once_gets_its_last_response(
     model: Any, config: Any, monkeypatch: pytest.MonkeyPatch, limit: int, cancelled: bool
 ) -> None:
-    """Also where the scheduler is through with it before the model has been told that it was submitted."""
+    """Also where the scheduler is through with it before the model learns that it was submitted."""
     submit = model._scheduler.submit
 
     def slow(work: Work, deliver: Callable[[Event], None]) -> object:
@@ -218,7 +218,7 @@ def test_a_request_that_is_cancelled_before_it_delivers_ends_at_once(
     go_on.set()
     for request in (queued, before[1]):
         request.cancelled = True
-        assert request.sender.final.wait(120), "nobody asked whether it was cancelled"
+        assert request.sender.final.wait(120), "Triton was not asked whether it was cancelled"
         (last,) = request.sender.responses
         assert last.error is not None and "cancelled" in last.error.text
     fed.clear()

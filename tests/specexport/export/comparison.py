@@ -1,4 +1,4 @@
-"""A graph in ONNX Runtime, eager PyTorch beside it, and the difference between the two.
+"""Runs a graph in ONNX Runtime and the model in eager PyTorch, and compares the two.
 
 The reference knows nothing of caches, windows or masks: one forward pass over each whole sequence.
 """

@@ -1,4 +1,4 @@
-"""Long-rope factors follow the capacity, are stated, and do not move with the window (PROOF law 12)."""
+"""Long-rope factors follow the capacity, are stated, and do not move with the window."""
 
 import numpy as np
 import pytest

@@ -30,7 +30,7 @@ MODEL_TYPES = [
 def test_logits_and_cache_rows_equal_eager_at_every_shape(
     exported: ExportedArchitectures, model_type: str, variant: str
 ) -> None:
-    """Unused rows hold +-1e4 throughout, so the poison law is shown at each shape as well."""
+    """Unused rows hold +-1e4 throughout, so this also shows at each shape that unused rows are ignored."""
     found = exported[model_type]
     graph = found.graph(variant)
     differences = {shape: compare_chain(graph, found.references, shape) for shape in SHAPES}

@@ -35,7 +35,7 @@ TRACED_ONLY = "decides by the values of tensors while it runs, which no graph ca
 
 
 def built() -> dict[str, list[str]]:
-    """Checkpoints by family; where there are none, the class's own config was built."""
+    """Checkpoints by family; without checkpoints, the class's own config was built."""
     found: dict[str, list[str]] = {}
     for group in GROUPS:
         for row in published(group):

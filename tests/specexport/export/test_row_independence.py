@@ -1,4 +1,4 @@
-"""No row depends on a later row of its window or on another row of the batch, to the last bit (PROOF law 11)."""
+"""No row depends on a later row of its window or on another row of the batch, to the last bit."""
 
 from dataclasses import replace
 

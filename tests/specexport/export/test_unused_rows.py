@@ -1,4 +1,4 @@
-"""What lies in unused cache rows changes nothing (PROOF, poison)."""
+"""The content of unused cache rows changes nothing."""
 
 import numpy as np
 import pytest

@@ -112,7 +112,7 @@ def test_what_the_target_has_not_is_refused(canonical: CanonicalGraph, plan: Gra
 def test_a_target_whose_layers_cannot_be_told_is_refused_only_where_a_draft_needs_them(
     canonical: CanonicalGraph,
 ) -> None:
-    unknown = replace(canonical, hidden_size=None, no_hidden="its layers cannot be told")
+    unknown = replace(canonical, hidden_size=None, no_hidden="its layers cannot be identified")
     compiled(unknown, GraphPlan(trees=True))
     with pytest.raises(CheckpointUnsupported, match="needs hidden states of the target: its layers cannot"):
         compiled(unknown, GraphPlan(draft_layers=(0,)))

@@ -158,7 +158,7 @@ def test_every_width_computes_the_same_bits(
     packed = with_packed(spec, tmp_path)
     after = (tmp_path / "target" / "graph.weights").read_bytes()
     assert after.startswith(before), "the plain weights are where they were"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["target"], "nothing is left beside the graph"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["target"], "only the graph is left"
     assert answers(packed, tmp_path, in_file=True) == answers(spec, tmp_path, in_file=False)
 
 

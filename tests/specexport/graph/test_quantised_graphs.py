@@ -1,5 +1,5 @@
-"""Graphs over integer weights: no row depends on another to the last bit (PROOF law 11), for every format, beside a
-per-tensor control that fails; the product is that of the stored weights; fidelity is measured and its limits stop."""
+"""Graphs over integer weights: no row depends on another to the last bit, for every format, and a
+per-tensor control fails; the product is that of the stored weights; fidelity is measured and its limits stop."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Parity of a graph with PyTorch: right graphs pass, and a wrong one is told by the layer where it goes wrong."""
+"""Parity of a graph with PyTorch: right graphs pass, and a wrong one is reported with the layer where it goes wrong."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -225,7 +225,7 @@ def test_a_layer_that_reads_more_than_the_residual_stream_is_a_reason(deep: Expo
         use.node.replace_input_with(use.idx, bypass.outputs[0])
     for graph_pass in (AddDraftPath((0, 3)), KeepLayers((0, 3))):
         report = graph_pass(model)
-        assert report.changed == 0 and "layer 3 reads hidden.1, which is no part" in report.reasons[0]
+        assert report.changed == 0 and "layer 3 reads hidden.1, which is not part" in report.reasons[0]
 
 
 def test_a_graph_without_hidden_states_is_a_reason(deep: Exported) -> None:

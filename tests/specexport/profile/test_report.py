@@ -57,7 +57,7 @@ def test_a_prefill_is_in_no_phase_of_a_round(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(bundle, "new_session", partial(ticking_session, bundle.new_session))
     rounds = profile_rounds(Path("x.bundle"), EngineOptions(), 20)
     assert rounds.rounds > 4 and rounds.prefill_ms > 0
-    assert rounds.draft_ms == pytest.approx(2e3 * rounds.rounds), "its proposal, and that it is told"
+    assert rounds.draft_ms == pytest.approx(2e3 * rounds.rounds), "its proposal and its observation"
     assert rounds.verify_ms == rounds.accept_ms == pytest.approx(1e3 * rounds.rounds)
     assert rounds.draft_ms + rounds.verify_ms + rounds.accept_ms <= rounds.round_ms
 

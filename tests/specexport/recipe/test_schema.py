@@ -407,13 +407,16 @@ def test_each_of_several_mistakes_gets_its_line(tmp_path: Path) -> None:
         ("name: a\nx:\n  " + "- " * 5000, "nested more than 32 levels deep"),
         (
             "capacity: " + "9" * 5000,
-            ":1:11: not valid YAML: 9999999999999999999999999999999999999... is no int",
+            ":1:11: not valid YAML: 9999999999999999999999999999999999999... is not a valid int",
         ),
         ("capacity: 0x" + "f" * 5000, "is a number of more than 64 bits"),
         ("capacity: " + "1:" * 5000 + "1", "is a number of more than 64 bits"),
-        ("capacity: !!int x", "not valid YAML: x is no int"),
-        ("capacity: !!bool x", "not valid YAML: x is no bool"),
-        ("name: 2020-13-45", ":1:7: not valid YAML: 2020-13-45 is no timestamp (month must be in 1..12)"),
+        ("capacity: !!int x", "not valid YAML: x is not a valid int"),
+        ("capacity: !!bool x", "not valid YAML: x is not a valid bool"),
+        (
+            "name: 2020-13-45",
+            ":1:7: not valid YAML: 2020-13-45 is not a valid timestamp (month must be in 1..12)",
+        ),
         ('name: "\\ud800"', ":1:7: not valid YAML: this text holds half a character"),
         ('"\\ud800": a', ":1:1: not valid YAML: a key must be a word"),
         ("name: \0", "not valid YAML"),
@@ -444,7 +447,7 @@ def test_a_recipe_is_a_regular_file_of_bounded_size(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.yaml")
     with pytest.raises(RecipeError, match="cannot be read: not a regular file; give the path of a recipe"):
         load_recipe(tmp_path / "fifo.yaml")
-    with pytest.raises(RecipeError, match="larger than 1 MB, so it is no recipe"):
+    with pytest.raises(RecipeError, match="larger than 1 MB, so it is not a recipe"):
         load_recipe(write(tmp_path, "# " + "x" * (1 << 20)))
     for name, reason in (("a\0b", "null byte"), ("x" * 300, "File name too long")):
         with pytest.raises(RecipeError, match=f"cannot be read: .*{reason}"):

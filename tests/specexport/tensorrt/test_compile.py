@@ -71,7 +71,7 @@ def test_engine_binds_aliases_and_fuses(tmp_path: Path, verify: WindowShape) -> 
     assert report.aliases == tuple((f"past_{name}", f"present_{name}") for name in CACHES)
     assert len(report.kv_cache_updates) == len(CACHES)
     assert len(report.fused_attention) == 2 and report.unfused_attention == ()
-    # What the attention kernel reads is laid out anew at each step; the writes themselves copy nothing.
+    # What the attention kernel reads is laid out again at each step; the writes themselves copy nothing.
     assert len(report.cache_copies) == len(CACHES) and not any(
         "Move_" in n and "Resh" not in n for n in report.cache_copies
     )

@@ -80,7 +80,7 @@ def test_a_template_that_cannot_be_compiled_is_refused(tmp_path: Path) -> None:
 def test_another_rendering_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rendering: str | None, words: str
 ) -> None:
-    """A renderer that parts from transformers is made up here."""
+    """A renderer that differs from transformers is made up here."""
 
     def render(*_: object, **options: object) -> str:
         if rendering is None:

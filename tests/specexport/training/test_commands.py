@@ -66,7 +66,7 @@ def test_write_prompts_names_the_option_and_begins_an_empty_file(
     assert "--exclude: " in done.stderr
     done = run("write-prompts", recipe_file, "--count", "2", "-o", tmp_path / "none" / "out.jsonl")
     assert done.exit_code == 2
-    assert "is no directory; create it first" in done.stderr
+    assert "is not a directory; create it first" in done.stderr
 
 
 def test_what_is_no_list_of_layers_is_a_usage_error(recipe_file: Path, prompts: Path) -> None:

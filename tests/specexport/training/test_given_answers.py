@@ -178,7 +178,7 @@ def test_prompts_and_conversations_are_read_from_one_file_each_once(tmp_path: Pa
     ("template", "words"),
     [
         ("{% if messages[0].role != 'user' %}{{ raise_exception('no system') }}{% endif %}x", "no system"),
-        ("{{ messages | length }}", "where the answer begins cannot be told"),
+        ("{{ messages | length }}", "the start of the answer cannot be found"),
     ],
 )
 def test_messages_that_the_template_refuses_are_refused_by_their_line_before_the_weights_are_read(

@@ -436,7 +436,7 @@ def test_heads_are_measured_against_every_id_they_can_say(target: Checkpoint) ->
     task = MedusaTask(heads, Teacher(head, few), Teacher(head, torch.arange(259)))
     learning = task.train()(batch)
     judged = task.eval()(batch)
-    assert judged.reached == judged.starts  # every id is foretold
+    assert judged.reached == judged.starts  # every id is predicted
     assert learning.reached[0] < learning.starts[0]  # the teacher of few ids does not know them all
 
 

@@ -1,4 +1,6 @@
-"""The search for a target's drafting layers: law 4 chooses among what greedy dropping meets, within its time."""
+"""The search for a target's drafting layers: the best predicted among the sets that greedy dropping visits, within its
+time.
+"""
 
 import pytest
 import torch

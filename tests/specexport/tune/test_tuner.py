@@ -1,4 +1,6 @@
-"""`specexport tune`: law 4 on what was probed, recipes that keep their other lines, plain words when nothing pays."""
+"""`specexport tune`: predictions from what was probed, recipes that keep their other lines, plain words when nothing
+pays.
+"""
 
 import json
 from dataclasses import replace
