@@ -12,9 +12,8 @@ from specexport.backends import backend_of
 from specexport.bundle.up_to_date import default_output
 from specexport.bundle.writer import check_output
 from specexport.cache.context import Announce
-from specexport.checkpoints.digests import feature_draft_digest
 from specexport.recipe.naming import naming_source
-from specexport.recipe.schema import EagleDraft, MedusaDraft, ModelDraft, Recipe
+from specexport.recipe.schema import Recipe
 from specexport.recipe.weights import EngineWeights
 from specexport.tokenizer.files import TEMPLATE_FILE
 from specruntime.inspection.summary import shown_size
@@ -43,9 +42,9 @@ def estimate(recipe: Recipe, output: Path | None, announce: Announce) -> dict[st
     from specexport.checkpoints.outline import outline_recipe
 
     recipe, outlines = outline_recipe(recipe, weights=False)
-    if isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
+    if recipe.draft.checkpoint is None:
         with naming_source("draft"):
-            feature_draft_digest(recipe.draft)  # its files are there
+            recipe.draft.digest("")  # its files are there
     graphs = {side: _graph(recipe, side, outline) for side, outline in outlines.items()}
     weights = sum(graph["weights_mb"] for graph in graphs.values())
     caches = sum(graph["kv_cache_mb"] or 0.0 for graph in graphs.values())
@@ -120,7 +119,7 @@ def _open(recipe: Recipe, outlines: dict[str, "Outline"]) -> list[str]:
                 f"{side}: its operations depend on values ({outline.skeleton.untried}), so whether it can be traced is "
                 "found by the build"
             )
-    if isinstance(recipe.draft, (EagleDraft, MedusaDraft, ModelDraft)) and "draft" not in outlines:
+    if recipe.draft.source_name is not None and "draft" not in outlines:
         left.append("the draft's own files are read by the build: its sizes are not counted here")
     if recipe.backend.compiles:
         left.append(f"how long {recipe.backend.kind} compiles depends on the device and is not estimated")

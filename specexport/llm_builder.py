@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from specexport.cache.entries import cache_directory, text_sha256
+from specexport.draft_kinds import KINDS
 from specexport.errors import RecipeError
 from specexport.recipe.messages import explain
 from specexport.recipe.schema import Recipe
@@ -19,9 +20,6 @@ from specruntime.manifest.messages import one_of
 
 _PRECISIONS = {
     "auto": "fp32", "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
-}  # fmt: skip
-_METHODS = {
-    "ngram": "ngram", "draft_model": "model", "eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa",
 }  # fmt: skip
 _KEYS = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 
@@ -96,11 +94,10 @@ def _draft(config: Mapping[str, Any] | None) -> dict[str, Any]:
     method = config.get("method") or ("draft_model" if "model" in config else "ngram")
     if config.get("model") in ("ngram", "[ngram]"):
         method = "ngram"
-    if method not in _METHODS:
-        raise InvalidArgument(
-            f"speculative_config has the method {method!r}, {one_of(str(method), _METHODS)}"
-        )
-    draft: dict[str, Any] = {"kind": _METHODS[method]}
+    methods = {name: kind for section in KINDS for name, kind in section.vllm_methods.items()}
+    if method not in methods:
+        raise InvalidArgument(f"speculative_config has the method {method!r}, {one_of(str(method), methods)}")
+    draft: dict[str, Any] = {"kind": methods[method]}
     if (k := config.get("num_speculative_tokens")) is not None:
         draft["k"] = k
     return draft | (_lookup(config) if method == "ngram" else _source(config, method))

@@ -18,7 +18,8 @@ from specexport.checkpoints.outline import outline_recipe
 from specexport.errors import SourceError, reason_of
 from specexport.export import freeze_rope
 from specexport.quiet import quiet
-from specexport.recipe.schema import NoneDraft, Recipe, load_recipe
+from specexport.draft_kinds import NoneDraft
+from specexport.recipe.schema import Recipe, load_recipe
 from specruntime import clock
 from specruntime.bundle import LoadedBundle
 from specruntime.check import Advance, Checker, CheckReport, Comparison

@@ -14,15 +14,16 @@ from specexport.bundle.times import ProfileTimes, measure_profile_times
 from specexport.bundle.up_to_date import LIBRARIES, is_in_use
 from specexport.bundle.writer import record_files, staged_bundle, write_build_record, write_manifest
 from specexport.cache.context import BuildContext
-from specexport.draft_kinds.canonical import read_tapped
-from specexport.draft_kinds.manifest import adaptive_spec, draft_spec
+from specexport.draft_kinds.windows import LAW_SUFFIX
 from specexport.graph.built import BuiltGraph
-from specexport.recipe.schema import EagleDraft, MedusaDraft, Recipe
+from specexport.graph.plan import DRAFT_PROFILE
+from specexport.recipe.schema import Recipe
 from specexport.tokenizer.files import describe_tokenizer
 from specruntime.bundle import load_manifest
-from specruntime.drafts import DraftSpec
+from specruntime.drafts import DraftSpec, NgramDraft
 from specruntime.manifest.schema import (
     SCHEMA_VERSION,
+    AdaptiveSpec,
     CheckPrompt,
     CheckSpec,
     Manifest,
@@ -103,7 +104,7 @@ def bundle_manifest(
         precision=recipe.shown_precision,
         target=graphs["target"].placed("target"),
         draft=_draft_spec(recipe, graphs),
-        adaptive=adaptive_spec(recipe.draft, {name: found.by_name for name, found in times.items()}),
+        adaptive=_adaptive_spec(recipe, {name: found.by_name for name, found in times.items()}),
         eos_token_ids=target.eos_token_ids,
         tokenizer=describe_tokenizer(root, "tokenizer") if target.tokenizer is not None else None,
         rope=target.rope,
@@ -113,11 +114,23 @@ def bundle_manifest(
 
 
 def _draft_spec(recipe: Recipe, graphs: Mapping[str, BuiltGraph]) -> DraftSpec:
-    if "draft" not in graphs:
-        return draft_spec(recipe.draft, None)
-    reads_features = isinstance(recipe.draft, (EagleDraft, MedusaDraft))
-    tapped = read_tapped(graphs["draft"].compiled.canonical) if reads_features else None
-    return draft_spec(recipe.draft, graphs["draft"].placed("draft"), tapped)
+    own = graphs.get("draft")
+    if own is None:
+        return recipe.draft.spec(None, None)
+    return recipe.draft.spec(own.placed("draft"), own.compiled.canonical)
+
+
+def _adaptive_spec(recipe: Recipe, times: Mapping[str, Mapping[str, float]]) -> AdaptiveSpec | None:
+    """What a dynamic length starts from; `times` are milliseconds by profile, of each graph by name."""
+    draft = recipe.draft
+    if not draft.follows_acceptance:
+        return None
+    lookup = draft.lookup_beside
+    return AdaptiveSpec(
+        step_ms={name: ms for name, ms in times["target"].items() if name != DRAFT_PROFILE},
+        draft_ms={name: ms for name, ms in draft.step_times(times).items() if not name.endswith(LAW_SUFFIX)},
+        lookup=NgramDraft(k=lookup.k, max_n=lookup.max_n, min_n=lookup.min_n) if lookup else None,
+    )
 
 
 def _check_spec(recipe: Recipe) -> CheckSpec:

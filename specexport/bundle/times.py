@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexport.draft_kinds.windows import LAW_SUFFIX
-from specexport.graph.plan_checks import DRAFT_PROFILE
+from specexport.graph.plan import DRAFT_PROFILE
 from specexport.parity.host import opened_context
 from specruntime import clock
 from specruntime.engines import EngineOptions

@@ -6,9 +6,9 @@ from importlib.metadata import version
 from specexport.cache.entries import text_sha256
 from specexport.checkpoints.address import parse_address
 from specexport.checkpoints.local import Located, is_pruned
-from specexport.checkpoints.locate import locate, locate_draft
+from specexport.checkpoints.locate import locate
 from specexport.recipe.naming import naming_source
-from specexport.recipe.schema import EagleDraft, MedusaDraft, ModelDraft, ModelSource, NoiseSource, Recipe
+from specexport.recipe.schema import ModelSource, NoiseSource, Recipe
 
 
 def source_digest(spec: ModelSource, target_digest: str = "") -> str:
@@ -19,13 +19,10 @@ def source_digest(spec: ModelSource, target_digest: str = "") -> str:
     """
     if isinstance(spec.source, str):
         return files_digest(locate(parse_address(spec.source), spec.sha256), spec, target_digest)
-    made = {
-        "source": spec.source.model_dump(),
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-    }
-    target_part = target_digest if isinstance(spec.source, NoiseSource) else ""
-    return text_sha256(json.dumps(made, sort_keys=True) + target_part)
+    made = {"source": spec.source.model_dump(), "target": target_digest}
+    if not isinstance(spec.source, NoiseSource):
+        del made["target"]
+    return made_digest(made, "torch", "transformers")
 
 
 def files_digest(located: Located, spec: ModelSource, target_digest: str = "") -> str:
@@ -41,21 +38,11 @@ def checkpoint_digests(recipe: Recipe) -> dict[str, str]:
     with naming_source("target"):
         digests = {"target": source_digest(recipe.target)}
     with naming_source("draft"):
-        if isinstance(recipe.draft, ModelDraft):
-            digests["draft"] = source_digest(recipe.draft, digests["target"])
-        if isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
-            digests["draft"] = feature_draft_digest(recipe.draft)
+        if (own := recipe.draft.digest(digests["target"])) is not None:
+            digests["draft"] = own
     return digests
 
 
-def feature_draft_digest(draft: EagleDraft | MedusaDraft) -> str:
-    """Hex SHA-256 that changes when the files of a draft on the target's features do, or the layers it is said to read.
-
-    Raises `SourceError`.
-    """
-    if isinstance(draft.source, str):
-        digest = locate_draft(draft.source).digest
-        stated = draft.layer_ids if isinstance(draft, EagleDraft) else None
-        return digest if stated is None else text_sha256(digest + stated.model_dump_json())
-    made = {"kind": draft.kind, "source": draft.source.model_dump(), "torch": version("torch")}
-    return text_sha256(json.dumps(made, sort_keys=True))
+def made_digest(made: dict[str, object], *libraries: str) -> str:
+    """Hex SHA-256 of a checkpoint that is made here, and of the libraries that make it."""
+    return text_sha256(json.dumps({**made, **{name: version(name) for name in libraries}}, sort_keys=True))

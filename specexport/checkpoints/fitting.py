@@ -42,8 +42,8 @@ def fit_capacity(recipe: Recipe, stated_positions: Mapping[str, int | None] | No
 
 def _read_positions(recipe: Recipe) -> dict[str, int | None]:
     known = {}
-    for side, spec in (("target", recipe.target), ("draft", recipe.draft)):
-        if isinstance(spec, ModelSource):
+    for side, spec in (("target", recipe.target), ("draft", recipe.draft.checkpoint)):
+        if spec is not None:
             with naming_source(side):
                 known[side] = known_positions(spec)
     return known

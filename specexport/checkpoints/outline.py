@@ -23,7 +23,7 @@ from specexport.gguf.reading import gguf_read_once
 from specexport.graph.files import GraphFacts
 from specexport.quiet import quiet
 from specexport.recipe.naming import naming_source
-from specexport.recipe.schema import ModelDraft, ModelSource, NoiseSource, RandomSource, Recipe
+from specexport.recipe.schema import ModelSource, NoiseSource, RandomSource, Recipe
 from specexport.tokenizer import TokenizerFiles
 
 
@@ -58,8 +58,8 @@ def outline_recipe(recipe: Recipe, *, weights: bool = True) -> tuple[Recipe, dic
     Raises `SourceError`, `CheckpointUnsupported` or `TokenizerMismatch` naming the key of the recipe to change.
     """
     stated = {}
-    for side, spec in (("target", recipe.target), ("draft", recipe.draft)):
-        if isinstance(spec, ModelSource):
+    for side, spec in (("target", recipe.target), ("draft", recipe.draft.checkpoint)):
+        if spec is not None:
             with naming_source(side), quiet(), gguf_read_once():
                 if (found := _read(spec, weights)) is not None:
                     stated[side] = found
@@ -89,7 +89,7 @@ def require_positions(recipe: Recipe, side: str, name: str, config: PretrainedCo
         raise CheckpointUnsupported(
             f"found {capacity}, expected at most {limit}, the positions that {name} knows", key="capacity"
         )
-    if isinstance(recipe.draft, ModelDraft) and recipe.draft.capacity is not None:
+    if recipe.draft.own_capacity is not None:
         raise CheckpointUnsupported(
             f"found {capacity}, expected at most {limit}, the positions that {name} knows; lower it: "
             "drafting ends where the draft's cache is full",

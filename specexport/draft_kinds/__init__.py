@@ -1,1 +1,59 @@
-"""The build side of each kind of draft."""
+"""The build side of each kind of draft.
+
+A kind is one module here: its section of the recipe, its checkpoint, what it asks of the target's graph, how its own
+graph is traced, compared and run, and what the manifest says of it. `register` adds one that another distribution
+brings.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+
+from specexport.draft_kinds.eagle import EagleDraft
+from specexport.draft_kinds.kind import DraftKind
+from specexport.draft_kinds.layer_skip import LayerSkipDraft
+from specexport.draft_kinds.lookup import NgramDraft, NoneDraft
+from specexport.draft_kinds.medusa import MedusaDraft
+from specexport.draft_kinds.model import ModelDraft
+from specruntime.errors import InvalidArgument
+
+KINDS: list[type[DraftKind]] = [NoneDraft, NgramDraft, ModelDraft, LayerSkipDraft, MedusaDraft, EagleDraft]
+
+
+class AnyKind:
+    """In the annotation of a field: one of the kinds that are known when the schema is made, told apart by `kind`."""
+
+    def members(self) -> Iterable[type[BaseModel]]:
+        """The models that the field may hold."""
+        return KINDS
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler.generate_schema(Annotated[reduce(or_, KINDS), Field(discriminator="kind")])
+
+
+def register(kind: type[DraftKind]) -> Callable[[], None]:
+    """Add a kind: recipes may have its section from now on. What is returned takes it out again.
+
+    Raises `InvalidArgument` where another kind has one of its names.
+    """
+    taken = {name for known in KINDS for name in known.names()}
+    if odd := sorted(taken.intersection(kind.names())):
+        raise InvalidArgument(f"found another draft kind named {odd[0]!r}, expected a name of its own")
+    KINDS.append(kind)
+    _renew_schema()
+
+    def remove() -> None:
+        KINDS.remove(kind)
+        _renew_schema()
+
+    return remove
+
+
+def _renew_schema() -> None:
+    from specexport.recipe.schema import Recipe  # which imports the kinds
+
+    Recipe.model_rebuild(force=True)

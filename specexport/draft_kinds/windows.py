@@ -1,21 +1,12 @@
-"""The windows a draft's graph is run at: which profiles a recipe's draft needs, and what each computes.
+"""The windows that the graph of an EAGLE layer is run at: which profiles it needs, and what each computes."""
 
-Owns the names `step`, `extend_W`, `prefill_W`, `level_D`, `heads` and `draft`; the runtime's drafts ask for them.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from specexport.trees import Tree
 from specruntime.manifest.schema import Profile
 
 LAW_SUFFIX = "_law"
 LOGITS = "logits"
-_LEAST_CANDIDATES = 8
-
-
-def candidate_count(ranks: Iterable[int], branch: int = 0) -> int:
-    """Candidates a row names: enough for the tree, and some more, so that acceptance by rank can be measured."""
-    return max(_LEAST_CANDIDATES, branch, *(rank + 1 for rank in ranks))
 
 
 def eagle_profiles(
@@ -45,11 +36,6 @@ def eagle_profiles(
         *(window.model_copy(update={"outputs": plain}) for window in (*windows, *prefill)),
         *(window.model_copy(update={"name": window.name + LAW_SUFFIX}) for window in windows),
     )
-
-
-def medusa_profiles() -> tuple[Profile, ...]:
-    """One row of features, every head."""
-    return (Profile(name="heads", width=1, rows=1),)
 
 
 def _ladder(widest: int) -> list[int]:

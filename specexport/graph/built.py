@@ -9,12 +9,12 @@ from specexport.cache.context import BuildContext
 from specexport.graph.compiled import CompiledGraph, compile_graph
 from specexport.graph.plan import GraphPlan
 from specexport.graph.shared_weights import SHARED_GRAPH_NAME
-from specexport.graph.wanted import GraphRequest, with_named_outputs
-from specexport.parity.draft import DraftParityReport, check_draft_parity, require_draft_parity
+from specexport.graph.wanted import GraphRequest
+from specexport.parity.draft import DraftParityReport, require_draft_parity
 from specexport.parity.fidelity import FidelityReport, judge_fidelity, weight_warnings
-from specexport.parity.target import ParityReport, check_parity, require_parity
+from specexport.parity.target import ParityReport, check_draft_parity, check_parity, require_parity
 from specexport.passes.quantize_weights import QuantizeWeights
-from specexport.recipe.schema import EagleDraft, MedusaDraft, Recipe
+from specexport.recipe.schema import Recipe
 from specruntime.manifest.schema import GraphSpec, PrepackedWeights
 
 
@@ -64,12 +64,19 @@ def build_graph(
     lowered = _lower(recipe, backend, request, request.plan, context)
     lowered = replace(lowered, spec=lowered.spec.model_copy(update={"batch_sizes": recipe.batch}))
     if name == "draft" and backend.runs_parts:
-        lowered = with_named_outputs(lowered, recipe)
+        lowered = _with_windows(recipe, lowered)
     context.announce(f"checking the {name} against PyTorch")
     if request.plan.weights is not None:
         return _judge_weights(recipe, backend, name, request, lowered, context)
     built = BuiltGraph(lowered, _judge(recipe, name, lowered, context))
     return backend.finish(built, name, recipe, context)
+
+
+def _with_windows(recipe: Recipe, lowered: CompiledGraph) -> CompiledGraph:
+    """The draft with windows that compute only what their use needs."""
+    outputs = tuple(tensor.name for tensor in lowered.spec.outputs)
+    windows = recipe.draft.windows(recipe.prefill_chunk, outputs)
+    return replace(lowered, spec=lowered.spec.model_copy(update={"profiles": windows}))
 
 
 def _lower(
@@ -113,8 +120,8 @@ def _judge(
 ) -> ParityReport | DraftParityReport:
     """Raises `ParityError` for a graph that differs from PyTorch by more than the recipe allows."""
     tolerance = recipe.parity.tolerance
-    if name == "draft" and isinstance(recipe.draft, (EagleDraft, MedusaDraft)):
-        found = check_draft_parity(lowered, force=context.force)
+    if name == "draft" and recipe.draft.own_reference:
+        found = check_draft_parity(lowered, recipe.draft, force=context.force)
         require_draft_parity(found, tolerance)
         return found
     parity = check_parity(lowered, force=context.force)

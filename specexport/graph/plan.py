@@ -107,3 +107,18 @@ class GraphPlan:
 
 
 PLAIN = GraphPlan()
+
+DRAFT_PROFILE = "draft"
+"""The window of width 1 that runs the draft path of a target."""
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """What a kind of draft asks of the graphs.
+
+    `target`: of the target's. `draft`: of its own, made `of` the canonical graph with that name; None: it has none.
+    """
+
+    target: GraphPlan = PLAIN
+    draft: GraphPlan | None = None
+    of: Literal["target", "draft"] = "draft"

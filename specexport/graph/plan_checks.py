@@ -6,13 +6,10 @@ from specexport.errors import CheckpointUnsupported
 from specexport.export import hidden_names
 from specexport.graph.canonical import CanonicalGraph
 from specexport.graph.files import PATH_NAME
-from specexport.graph.plan import FeatureSpec, GraphPlan
+from specexport.graph.plan import DRAFT_PROFILE, FeatureSpec, GraphPlan
 from specexport.passes import PassReport
 from specexport.passes.layer_path import AddDraftPath, KeepLayers, full_outputs, path_outputs
 from specruntime.manifest.schema import Profile
-
-DRAFT_PROFILE = "draft"
-"""The window of width 1 that runs the draft path of a target."""
 
 
 def check_plan(plan: GraphPlan, canonical: CanonicalGraph) -> None:

@@ -3,18 +3,14 @@
 Whole windows that extend the cache, single steps, and the tree windows of every level.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specexport.cache.code_digest import code_digest
-from specexport.cache.entries import entry_digest
-from specexport.cache.measured import measured_once
 from specexport.errors import ParityError
-from specexport.graph.compiled import CompiledGraph
 from specexport.parity.draft_reference import TREE_PARENTS, DraftReference, load_draft_reference, tree_paths
-from specexport.parity.host import measure_on_host
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import stage
 from specruntime.manifest.schema import Profile
@@ -36,29 +32,19 @@ class DraftParityReport:
     widened: bool = False
 
 
-def check_draft_parity(graph: CompiledGraph, *, force: bool = False) -> DraftParityReport:
-    """Parity of a compiled draft at its profiles, measured once for the bytes compared and cached with the graphs."""
-    parts = {
-        "graph": graph.key,
-        "compared": [entry_digest(graph.directory), entry_digest(graph.canonical.directory)],
-        "profiles": [profile.model_dump() for profile in graph.spec.profiles],
-        "code": code_digest(__name__),
-    }
-    record = measured_once("parity", parts, lambda: _run_parity(graph), force=force)
-    record |= {key: tuple(record[key]) for key in ("layer_difference", "widths")}
-    return DraftParityReport(**record)
+def compare_heads(context: Context, directory: Path) -> DraftParityReport:
+    """Every head against the reference in `directory`."""
+    return _Compared(context, load_draft_reference(directory)).heads()
 
 
-def _run_parity(graph: CompiledGraph) -> DraftParityReport:
-    reference = load_draft_reference(graph.canonical.directory)
-    report, widened = measure_on_host(graph, lambda context: measure_draft_parity(context, reference))
-    return replace(report, widened=widened)
+def compare_layer(context: Context, directory: Path) -> DraftParityReport:
+    """Every profile of a layer's graph against the reference in `directory`."""
+    return measure_layer(context, load_draft_reference(directory))
 
 
-def measure_draft_parity(context: Context, reference: DraftReference) -> DraftParityReport:
-    """Every profile of the draft's graph against the reference."""
-    compared = _Compared(context, reference)
-    return compared.heads() if not reference.keys else compared.eagle()
+def measure_layer(context: Context, reference: DraftReference) -> DraftParityReport:
+    """Every profile of a layer's graph against `reference`."""
+    return _Compared(context, reference).layer()
 
 
 def require_draft_parity(report: DraftParityReport, tolerance: float) -> None:
@@ -98,7 +84,7 @@ class _Compared:
             self._compare_candidates(window, 0, row)
         return DraftParityReport(self._logit, 0.0, (), self._reference.pairs, (1,), trees=False)
 
-    def eagle(self) -> DraftParityReport:
+    def layer(self) -> DraftParityReport:
         levels = [p for p in self._context.spec.profiles if p.name.startswith("level_")]
         chain = [p for p in self._context.spec.profiles if p not in levels]
         for profile in chain:

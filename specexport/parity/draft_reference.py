@@ -47,18 +47,22 @@ class DraftReference:
         return len(self.hidden) - (len(TREE_PARENTS) if self.keys else 0)
 
 
-def take_draft_reference(
-    draft: EagleDraft | Eagle3Draft | MedusaHeads, *, vocab_size: int, padded_vocab_size: int, tokens: int
-) -> DraftReference:
-    """Runs the module over `tokens` random rows; ids are of the target's `vocab_size` tokens."""
+def take_heads_reference(heads: MedusaHeads, *, vocab_size: int, tokens: int) -> DraftReference:
+    """What heads make of `tokens` random rows; they name ids of the target's `vocab_size` tokens."""
     draw = np.random.default_rng(_SEED)
-    if isinstance(draft, MedusaHeads):
-        hidden = draw.standard_normal((tokens, draft.config.hidden_size)).astype(np.float32)
-        with torch.no_grad():
-            scores = draft(_like(draft, hidden)[None])[0]
-        nothing = np.zeros((0, 0), np.float32)
-        every = np.arange(vocab_size)
-        return DraftReference(every[:0], hidden, _array(scores)[..., :vocab_size], nothing, every)
+    hidden = draw.standard_normal((tokens, heads.config.hidden_size)).astype(np.float32)
+    with torch.no_grad():
+        scores = heads(_like(heads, hidden)[None])[0]
+    nothing = np.zeros((0, 0), np.float32)
+    every = np.arange(vocab_size)
+    return DraftReference(every[:0], hidden, _array(scores)[..., :vocab_size], nothing, every)
+
+
+def take_layer_reference(
+    draft: EagleDraft | Eagle3Draft, *, vocab_size: int, padded_vocab_size: int, tokens: int
+) -> DraftReference:
+    """What a layer makes of `tokens` random rows and a tree behind them; ids are of the target's tokens."""
+    draw = np.random.default_rng(_SEED)
     count = tokens + len(TREE_PARENTS)
     ids = draw.integers(0, vocab_size, count)
     hidden = draw.standard_normal((count, draft.config.hidden_size)).astype(np.float32)

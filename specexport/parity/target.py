@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from specexport.cache.code_digest import code_digest
 from specexport.cache.entries import entry_digest
 from specexport.cache.measured import measured_once
+from specexport.draft_kinds.kind import DraftKind
 from specexport.errors import ParityError
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.plan import FeatureSpec
+from specexport.parity.draft import DraftParityReport
 from specexport.parity.host import measure_on_host
 from specexport.parity.path import kept_reference, path_difference
 from specexport.parity.reference import ParityReference, load_reference
@@ -58,6 +60,25 @@ def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
     record = measured_once("parity", parts, lambda: _run_parity(graph), force=force)
     lists = {"layer_difference": tuple(record["layer_difference"]), "widths": tuple(record["widths"])}
     return ParityReport(**{key.name: record[key.name] for key in fields(ParityReport)} | lists)
+
+
+def check_draft_parity(graph: CompiledGraph, draft: DraftKind, *, force: bool = False) -> DraftParityReport:
+    """Parity with its own module of a compiled draft at its profiles, measured once as `check_parity` does."""
+    directory = graph.canonical.directory
+    parts = {
+        "graph": graph.key,
+        "compared": [entry_digest(graph.directory), entry_digest(directory)],
+        "profiles": [profile.model_dump() for profile in graph.spec.profiles],
+        "code": code_digest(__name__, type(draft).__module__),
+    }
+
+    def measure() -> DraftParityReport:
+        report, widened = measure_on_host(graph, lambda context: draft.compare(context, directory))
+        return replace(report, widened=widened)
+
+    record = measured_once("parity", parts, measure, force=force)
+    record |= {key: tuple(record[key]) for key in ("layer_difference", "widths")}
+    return DraftParityReport(**record)
 
 
 def _run_parity(graph: CompiledGraph) -> ParityReport:

@@ -23,17 +23,10 @@ from pydantic import (
     model_validator,
 )
 
+from specexport.draft_kinds import AnyKind
+from specexport.draft_kinds.kind import DraftKind
 from specexport.errors import RecipeError
 from specexport.recipe.backends import Backend, BatchSizes, OnnxRuntimeBackend, Precision
-from specexport.recipe.drafts import (
-    Draft,
-    EagleDraft,
-    LayerSkipDraft,
-    MedusaDraft,
-    ModelDraft,
-    NgramDraft,
-    NoneDraft,
-)
 from specexport.recipe.messages import Conflicts, explain
 from specexport.recipe.sources import (
     ModelSource,
@@ -44,26 +37,19 @@ from specexport.recipe.sources import (
     RecipePart,
     Target,
 )
-from specexport.recipe.trees import Lengths, LookupWindow, most_drafted
-from specexport.recipe.weights import EngineWeights, Fidelity, OwnGraph, Weights
+from specexport.recipe.trees import most_drafted
+from specexport.recipe.weights import EngineWeights, Fidelity, Weights
 from specexport.recipe.yaml import read_yaml
 from specruntime.manifest.numbers import Size
 
 __all__ = [
     "Backend",
     "Check",
-    "Draft",
-    "EagleDraft",
     "EngineWeights",
     "Fidelity",
-    "LayerSkipDraft",
-    "MedusaDraft",
-    "ModelDraft",
     "ModelSource",
-    "NgramDraft",
     "Noise",
     "NoiseSource",
-    "NoneDraft",
     "OnnxRuntimeBackend",
     "Parity",
     "Precision",
@@ -140,7 +126,7 @@ class Recipe(RecipePart):
     """Prompt tokens per prefill window."""
     batch: BatchSizes = (1,)
     """Numbers of sequences that one engine call may hold, ascending from 1; a number n: 1, 2, 4, ... and n."""
-    draft: Annotated[Draft, Field(examples=[{"kind": "ngram"}])]
+    draft: Annotated[DraftKind, AnyKind(), Field(examples=[{"kind": "ngram"}])]
     verify_widths: tuple[Annotated[int, Field(ge=2)], ...] = Field(
         default_factory=lambda data: data["draft"].default_widths, examples=[[4, 11]]
     )
@@ -164,8 +150,7 @@ class Recipe(RecipePart):
     @property
     def draft_capacity(self) -> int:
         """KV rows of the draft model's cache."""
-        stated = self.draft.capacity if isinstance(self.draft, ModelDraft) else None
-        return stated or self.capacity
+        return self.draft.own_capacity or self.capacity
 
     @property
     def left_to_checkpoint(self) -> tuple[str, ...]:
@@ -190,7 +175,7 @@ class Recipe(RecipePart):
 
     def weights_of(self, graph: str) -> Weights | None:
         """How the weights of "target" or "draft" are stored as integers for ONNX Runtime; None: they are not."""
-        own = self.draft.weights if graph == "draft" and isinstance(self.draft, OwnGraph) else None
+        own = self.draft.own_weights if graph == "draft" else None
         return own or (self.weights if isinstance(self.weights, Weights) else None)
 
     @property
@@ -248,11 +233,11 @@ def _batch(recipe: "Recipe") -> Iterator[str]:
 
 def _widths(recipe: "Recipe") -> Iterator[str]:
     widths = recipe.verify_widths
-    if isinstance(recipe.draft, NoneDraft):
+    if not recipe.draft.nodes:
         if widths:
-            yield f"verify_widths: found {list(widths)}, expected none with draft.kind none"
+            yield f"verify_widths: found {list(widths)}, expected none with draft.kind {recipe.draft.kind}"
         return
-    widest = most_drafted(recipe.draft.nodes, _lookup(recipe.draft)) + 1
+    widest = most_drafted(recipe.draft.nodes, recipe.draft.lookup_beside) + 1
     if list(widths) != sorted(set(widths)) or widths[-1:] != (widest,):
         yield (
             f"verify_widths: found {list(widths)}, expected ascending widths that end with "
@@ -270,8 +255,7 @@ def _capacity(recipe: "Recipe") -> Iterator[str]:
     )
     if recipe.capacity < least:
         yield f"capacity: {_found(recipe, 'capacity')}, expected at least {least}: {window}"
-    if isinstance(recipe.draft, ModelDraft) and recipe.draft.capacity is not None:
-        found = recipe.draft.capacity
+    if (found := recipe.draft.own_capacity) is not None:
         if found < least:
             yield f"draft.capacity: found {found}, expected at least {least}: {window}"
         if found > recipe.capacity:
@@ -315,27 +299,17 @@ def _engine(recipe: "Recipe") -> Iterator[str]:
     )
 
 
-def _lookup(draft: Draft) -> LookupWindow | None:
-    """Prompt lookup in addition to the draft."""
-    return draft.lookup if isinstance(draft, Lengths) else None
-
-
-def _widest_key(draft: Draft) -> str:
+def _widest_key(draft: DraftKind) -> str:
     """What decides how many drafted tokens a window holds, by its key."""
-    lookup = _lookup(draft)
-    if lookup is not None and not isinstance(draft, NoneDraft) and lookup.k > draft.nodes:
-        return "draft.lookup.k"
-    if isinstance(draft, EagleDraft) and draft.dynamic_tree is not None:
-        return "draft.dynamic_tree.nodes"
-    has_tree = isinstance(draft, (EagleDraft, MedusaDraft)) and draft.tree is not None
-    return "the nodes of draft.tree" if has_tree else "draft.k"
+    lookup = draft.lookup_beside
+    return "draft.lookup.k" if lookup is not None and lookup.k > draft.nodes else draft.width_key
 
 
-def _by_default(draft: Draft) -> str:
+def _by_default(draft: DraftKind) -> str:
     """What to add where the widest key is a `k` that the recipe leaves out."""
-    key = _widest_key(draft)
-    if isinstance(draft, NoneDraft) or not key.endswith(".k"):
+    key, lookup = _widest_key(draft), draft.lookup_beside
+    if not (draft.nodes and key.endswith(".k")):
         return ""
-    lookup = _lookup(draft) if key == "draft.lookup.k" else None
-    part, k = (draft, draft.nodes) if lookup is None else (lookup, lookup.k)
+    beside = key == "draft.lookup.k" and lookup is not None
+    part, k = (lookup, lookup.k) if beside and lookup is not None else (draft, draft.nodes)
     return "" if "k" in part.model_fields_set else f"; {key} is {k} if left out"

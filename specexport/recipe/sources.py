@@ -71,11 +71,11 @@ def _draft_form(value: Any) -> str:
     return "NoiseSource" if names_noise else _target_form(value)
 
 
-_Address = Annotated[str, AfterValidator(absolute_address), Tag("Address")]
+Address = Annotated[str, AfterValidator(absolute_address), Tag("Address")]
 _Random = Annotated[RandomSource, Tag("RandomSource")]
 _Noise = Annotated[NoiseSource, Tag("NoiseSource")]
-TargetSource = Annotated[_Address | _Random, Discriminator(_target_form)]
-DraftSource = Annotated[_Address | _Random | _Noise, Discriminator(_draft_form)]
+TargetSource = Annotated[Address | _Random, Discriminator(_target_form)]
+DraftSource = Annotated[Address | _Random | _Noise, Discriminator(_draft_form)]
 
 
 class ModelSource(RecipePart):

@@ -1,5 +1,6 @@
 """The part of a recipe that says which tree of tokens a draft proposes: spelled out, computed, or grown each round."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Any, Self
 
@@ -132,31 +133,24 @@ class LookupWindow(RecipePart):
         return self
 
 
-class Lengths(RecipePart):
-    """What a kind with a draft of its own says of its length."""
-
-    adaptive: bool = False
-    """The number of drafted tokens follows recent acceptance and the measured step times; 0 where drafts do not pay."""
-    lookup: LookupWindow | None = None
-    """With adaptive: prompt lookup in addition to the draft, used whenever it is expected to be faster."""
-
-    @model_validator(mode="after")
-    def _check_lookup(self) -> Self:
-        if self.lookup is not None and not self.adaptive:
-            raise ValueError("lookup: found without adaptive: true, which chooses between the two; add that")
-        return self
-
-
 def most_drafted(nodes: int, lookup: LookupWindow | None) -> int:
     """Most drafted tokens of a window: the draft's own `nodes`, or what lookup finds."""
     return max(nodes, lookup.k if lookup is not None else 0)
 
 
-def ascending_widths(nodes: int, lengths: Lengths) -> tuple[int, ...]:
+def ascending_widths(nodes: int, lookup: LookupWindow | None, *, adaptive: bool) -> tuple[int, ...]:
     """Widths of the windows that judge up to `nodes` drafts: the full one; with `adaptive` 2, 3, 5, 9 ... below it."""
-    full = most_drafted(nodes, lengths.lookup) + 1
+    full = most_drafted(nodes, lookup) + 1
     widths, width = {nodes + 1, full}, 2
-    while lengths.adaptive and width < full:
+    while adaptive and width < full:
         widths.add(width)
         width = 2 * width - 1
     return tuple(sorted(widths))
+
+
+_LEAST_CANDIDATES = 8
+
+
+def candidate_count(ranks: Iterable[int], branch: int = 0) -> int:
+    """Candidates a row names: enough for the tree, and some more, so that acceptance by rank can be measured."""
+    return max(_LEAST_CANDIDATES, branch, *(rank + 1 for rank in ranks))

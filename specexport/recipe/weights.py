@@ -68,6 +68,11 @@ class OwnGraph(RecipePart):
     """How the draft's weights are stored, whatever the target's are; the recipe's `weights` where it is not given. A
     draft's rounding costs acceptance and never changes a token."""
 
+    @property
+    def own_weights(self) -> Weights | None:
+        """The same, by the name that every kind has."""
+        return self.weights
+
 
 class RunningText(RecipePart):
     """A text that is read token by token."""

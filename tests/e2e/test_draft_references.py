@@ -35,7 +35,7 @@ class Reference:
         recipe = draft_recipe(kind)
         self.model: Any = load_checkpoint(recipe.target, "fp32").model
         if kind != "layer-skip":
-            self.draft: Any = RecipeCheckpoints(recipe, lambda _: None).load_feature_draft()[0]
+            self.draft: Any = RecipeCheckpoints(recipe, lambda _: None).load_draft()[0]
 
     @torch.no_grad()
     def residuals(self, tokens: list[int]) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ import pytest
 
 from specexport.errors import RecipeError
 from specexport.llm_builder import address_of, build_for_llm, recipe_for
-from specexport.recipe.schema import ModelDraft, NgramDraft, NoneDraft
+from specexport.draft_kinds import ModelDraft, NgramDraft, NoneDraft
 from specruntime import LLM, InvalidArgument, SamplingParams
 from specruntime.bundle import load_manifest
 

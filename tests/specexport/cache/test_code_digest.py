@@ -31,7 +31,7 @@ STAGES = {
     "compiled": ("specexport.graph.compiled", "specexport.passes.pipeline"),
     "compiled for an engine": ("specexport.graph.compiled", "specexport.tensorrt.lowering"),
     "parity": ("specexport.parity.target",),
-    "draft parity": ("specexport.parity.draft",),
+    "draft parity": ("specexport.parity.target", "specexport.draft_kinds.eagle"),
     "fidelity": ("specexport.parity.fidelity",),
     "engine": ("specexport.tensorrt.build_engine",),
     "engine weights": ("specexport.tensorrt.weights.build_weights",),

@@ -11,8 +11,11 @@ import torch
 from specexport.backends import backend_of
 from specexport.cache.entries import CACHE_VARIABLE
 from specexport.checkpoints.loading import load_checkpoint
+from specexport.draft_kinds import DraftKind
+from specexport.draft_kinds import EagleDraft as EagleKind
+from specexport.draft_kinds import MedusaDraft as MedusaKind
 from specexport.draft_kinds.canonical import export_canonical_draft, read_features
-from specexport.draft_kinds.windows import eagle_profiles, medusa_profiles
+from specexport.draft_kinds.windows import eagle_profiles
 from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads, draft_target
 from specexport.draft_models.random_drafts import random_eagle, random_medusa
 from specexport.errors import ParityError
@@ -21,12 +24,12 @@ from specexport.graph.compiled import CompiledGraph, compile_graph
 from specexport.graph.plan import GraphPlan
 from specexport.parity.draft import (
     DraftParityReport,
-    check_draft_parity,
-    measure_draft_parity,
+    measure_layer,
     require_draft_parity,
 )
 from specexport.parity.draft_reference import load_draft_reference
 from specexport.parity.host import measure_on_host
+from specexport.parity.target import check_draft_parity
 from specexport.recipe.schema import OnnxRuntimeBackend, Precision
 from specexport.trees import tree_of_paths
 from specruntime.manifest.schema import Profile
@@ -57,14 +60,18 @@ def _draft(kind: str, target: DraftTarget) -> Draft:
     return random_eagle("eagle3" if kind == "eagle3" else "eagle", target, seed=1, draft_vocab_size=100)
 
 
+def _section(kind: str) -> DraftKind:
+    section = MedusaKind if kind == "medusa" else EagleKind
+    return section.model_validate({"kind": kind, "source": {"random": {"seed": 1}}, "k": 3})
+
+
 def _canonical(kind: str, precision: Precision) -> CanonicalGraph:
     target = _target(precision)
     return export_canonical_draft(
         f"{kind}-{precision}",
+        _section(kind),
         lambda: (_draft(kind, target), target),
-        name=kind,
         capacity=96,
-        candidates=8,
         reference_tokens=40,
     )
 
@@ -76,7 +83,7 @@ def _compiled(canonical: CanonicalGraph, *, trees: bool) -> CompiledGraph:
         canonical, backend_of(backend), profiles=prefill, batch=1, plan=GraphPlan(trees=trees)
     )
     if canonical.heads is not None:
-        profiles = medusa_profiles()
+        profiles = _section("medusa").windows(16, ())
     else:
         outputs = [tensor.name for tensor in compiled.spec.outputs]
         profiles = eagle_profiles(outputs, prefill, k=4, tree=TREE if trees else None, selective=True)
@@ -89,7 +96,7 @@ def _compiled(canonical: CanonicalGraph, *, trees: bool) -> CompiledGraph:
 def test_every_window_computes_what_the_module_does(kind: str, precision: Precision) -> None:
     canonical = _canonical(kind, precision)
     for trees in (False, True):
-        report = check_draft_parity(_compiled(canonical, trees=trees))
+        report = check_draft_parity(_compiled(canonical, trees=trees), _section(kind))
         require_draft_parity(report, TOLERANCE[precision])
         if kind != "medusa":
             assert report.trees is trees
@@ -110,12 +117,12 @@ def test_other_numbers_are_seen() -> None:
         (replace(reference, scores=scores), "a logit"),
         (replace(reference, following=following), "hidden"),
     ):
-        report, _ = measure_on_host(compiled, lambda context, ref=changed: measure_draft_parity(context, ref))  # type: ignore[misc]
+        report, _ = measure_on_host(compiled, lambda context, ref=changed: measure_layer(context, ref))  # type: ignore[misc]
         with pytest.raises(ParityError, match=found):
             require_draft_parity(report, TOLERANCE["fp32"])
     keys = tuple(key + 1 for key in reference.keys)
     report, _ = measure_on_host(
-        compiled, lambda context: measure_draft_parity(context, replace(reference, keys=keys))
+        compiled, lambda context: measure_layer(context, replace(reference, keys=keys))
     )
     assert min(report.layer_difference) > 0.9
 
@@ -129,7 +136,7 @@ def test_a_tree_node_is_judged_by_its_own_path() -> None:
     first, second = reference.pairs + 3, reference.pairs + 4  # both hang on node 0
     scores[[first, second]] = scores[[second, first]]
     report, _ = measure_on_host(
-        compiled, lambda context: measure_draft_parity(context, replace(reference, scores=scores))
+        compiled, lambda context: measure_layer(context, replace(reference, scores=scores))
     )
     assert report.logit_difference > TOLERANCE["fp32"]
 

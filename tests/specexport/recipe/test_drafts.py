@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from specexport.errors import RecipeError
-from specexport.recipe.schema import EagleDraft, LayerSkipDraft, MedusaDraft, Recipe, load_recipe
+from specexport.draft_kinds import EagleDraft, LayerSkipDraft, MedusaDraft
+from specexport.recipe.schema import Recipe, load_recipe
 from specexport.trees import best_tree, tree_of_paths
 
 BASE: dict[str, Any] = {

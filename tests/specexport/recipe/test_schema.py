@@ -13,7 +13,8 @@ from pydantic.fields import FieldInfo
 
 from specexport.errors import RecipeError
 from specexport.recipe.messages import _number
-from specexport.recipe.schema import ModelDraft, Recipe, load_recipe
+from specexport.draft_kinds import ModelDraft
+from specexport.recipe.schema import Recipe, load_recipe
 
 RECIPES = Path(__file__).resolve().parents[3] / "recipes"
 

@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specexport.cli import main
-from specexport.recipe.schema import MedusaDraft, load_recipe
+from specexport.draft_kinds import MedusaDraft
+from specexport.recipe.schema import load_recipe
 from specexport.training.prompts_file import append_prompts, read_prompts
 from tests.specexport.training.conftest import RECIPE
 
