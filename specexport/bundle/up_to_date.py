@@ -39,7 +39,13 @@ def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
     backend = backend_of(recipe.backend)
     libraries = [f"{name} {_version(name)}" for name in (*LIBRARIES, *backend.libraries(recipe))]
     written = [recipe.model_dump_json(), *recipe.left_to_checkpoint]
-    parts = [*written, code_digest("specexport.build", type(recipe.draft).__module__), *digests.values(), *libraries, *backend.processor()]
+    parts = [
+        *written,
+        code_digest("specexport.build", type(recipe.draft).__module__),
+        *digests.values(),
+        *libraries,
+        *backend.processor(),
+    ]
     return text_sha256("|".join(parts))
 
 

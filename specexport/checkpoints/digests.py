@@ -1,6 +1,7 @@
 """Digests of the checkpoints that a build depends on. Imports neither torch nor onnx."""
 
 import json
+from collections.abc import Mapping
 from importlib.metadata import version
 
 from specexport.cache.entries import text_sha256
@@ -19,9 +20,9 @@ def source_digest(spec: ModelSource, target_digest: str = "") -> str:
     """
     if isinstance(spec.source, str):
         return files_digest(locate(parse_address(spec.source), spec.sha256), spec, target_digest)
-    made = {"source": spec.source.model_dump(), "target": target_digest}
-    if not isinstance(spec.source, NoiseSource):
-        del made["target"]
+    made: dict[str, object] = {"source": spec.source.model_dump()}
+    if isinstance(spec.source, NoiseSource):
+        made["target"] = target_digest
     return made_digest(made, "torch", "transformers")
 
 
@@ -43,6 +44,6 @@ def checkpoint_digests(recipe: Recipe) -> dict[str, str]:
     return digests
 
 
-def made_digest(made: dict[str, object], *libraries: str) -> str:
+def made_digest(made: Mapping[str, object], *libraries: str) -> str:
     """Hex SHA-256 of a checkpoint that is made here, and of the libraries that make it."""
     return text_sha256(json.dumps({**made, **{name: version(name) for name in libraries}}, sort_keys=True))

@@ -12,7 +12,7 @@ from specexport.checkpoints.loading import known_positions
 from specexport.errors import CheckpointUnsupported
 from specexport.recipe.messages import explain
 from specexport.recipe.naming import naming_source
-from specexport.recipe.schema import CHECK_TEXT, ModelSource, Prompt, Recipe
+from specexport.recipe.schema import CHECK_TEXT, Prompt, Recipe
 
 
 def fit_capacity(recipe: Recipe, stated_positions: Mapping[str, int | None] | None = None) -> Recipe:

@@ -21,6 +21,19 @@ from specexport.draft_kinds.medusa import MedusaDraft
 from specexport.draft_kinds.model import ModelDraft
 from specruntime.errors import InvalidArgument
 
+__all__ = [
+    "KINDS",
+    "AnyKind",
+    "DraftKind",
+    "EagleDraft",
+    "LayerSkipDraft",
+    "MedusaDraft",
+    "ModelDraft",
+    "NgramDraft",
+    "NoneDraft",
+    "register",
+]
+
 KINDS: list[type[DraftKind]] = [NoneDraft, NgramDraft, ModelDraft, LayerSkipDraft, MedusaDraft, EagleDraft]
 
 

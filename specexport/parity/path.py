@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from specexport.graph.canonical import CanonicalGraph
 from specexport.graph.files import GRAPH_NAME, describe_graph, save_graph
-from specexport.graph.plan import GraphPlan
-from specexport.graph.plan_checks import DRAFT_PROFILE
+from specexport.graph.plan import DRAFT_PROFILE, GraphPlan
 from specexport.parity.host import opened_context
 from specexport.parity.reference import ParityReference
 from specexport.passes import run_passes

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from specexport.draft_kinds import ModelDraft, NgramDraft, NoneDraft
 from specexport.errors import RecipeError
 from specexport.llm_builder import address_of, build_for_llm, recipe_for
-from specexport.draft_kinds import ModelDraft, NgramDraft, NoneDraft
 from specruntime import LLM, InvalidArgument, SamplingParams
 from specruntime.bundle import load_manifest
 

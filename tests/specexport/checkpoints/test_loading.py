@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from specexport.checkpoints.digests import source_digest
 from specexport.checkpoints.loading import Checkpoint, load_checkpoint
-from specexport.errors import CheckpointUnsupported, SourceError, TokenizerMismatch
 from specexport.draft_kinds import ModelDraft
+from specexport.errors import CheckpointUnsupported, SourceError, TokenizerMismatch
 from specexport.recipe.schema import Precision, Target
 from tests.specexport.conftest import random_target
 

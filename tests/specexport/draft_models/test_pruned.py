@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 
 from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.cli import main
+from specexport.draft_kinds import ModelDraft
 from specexport.draft_models import DraftTarget, draft_target
 from specexport.draft_models.pruned import UNSAID, PrunedForCausalLM, load_pruned, save_pruned
 from specexport.errors import CheckpointUnsupported
-from specexport.draft_kinds import ModelDraft
 from specexport.recipe.schema import Target, load_recipe
 from specexport.training.warm_start import new_small_model
 from tests.conftest import RECIPES

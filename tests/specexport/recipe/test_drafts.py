@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from specexport.errors import RecipeError
 from specexport.draft_kinds import EagleDraft, LayerSkipDraft, MedusaDraft
+from specexport.errors import RecipeError
 from specexport.recipe.schema import Recipe, load_recipe
 from specexport.trees import best_tree, tree_of_paths
 

@@ -11,9 +11,9 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from specexport.draft_kinds import ModelDraft
 from specexport.errors import RecipeError
 from specexport.recipe.messages import _number
-from specexport.draft_kinds import ModelDraft
 from specexport.recipe.schema import Recipe, load_recipe
 
 RECIPES = Path(__file__).resolve().parents[3] / "recipes"
