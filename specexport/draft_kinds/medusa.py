@@ -1,6 +1,7 @@
 """Kind `medusa`: heads on the target's last hidden state draft, one for each depth of a static tree."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -111,7 +112,7 @@ class MedusaDraft(FeatureKind):
     ) -> "TracedDraft":
         from specexport.draft_kinds.canonical import TracedDraft
         from specexport.export.trace_draft import trace_medusa
-        from specexport.parity.draft_reference import take_heads_reference
+        from specexport.parity.draft_reference import save_draft_reference, take_heads_reference
 
         reference = take_heads_reference(module, vocab_size=target.vocab_size, tokens=tokens)
         graph = trace_medusa(
@@ -120,7 +121,7 @@ class MedusaDraft(FeatureKind):
             padded_vocab_size=target.padded_vocab_size,
             candidates=self.candidates,
         )
-        return TracedDraft(graph, reference, heads=module.config.heads)
+        return TracedDraft(graph, partial(save_draft_reference, reference), heads=module.config.heads)
 
     def compare(self, context: "Context", directory: Path) -> "DraftParityReport":
         from specexport.parity.draft import compare_heads

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from specexport.draft_kinds import ModelDraft
+from specexport.draft_kinds import AnyKind, ModelDraft
 from specexport.errors import RecipeError
 from specexport.recipe.messages import _number
 from specexport.recipe.schema import Recipe, load_recipe
@@ -306,6 +306,8 @@ def numbers_of(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[t
     seen.add(model)
     for key, field in model.model_fields.items():
         inner = list(leaves(field.annotation))
+        for union in field.metadata:
+            inner += union.members() if isinstance(union, AnyKind) else ()
         if {int, float} & set(inner):
             yield f"{model.__name__}.{key}", field
         for other in inner:
