@@ -1,0 +1,34 @@
+"""How many files of the project a build of a small recipe goes through: the bound may only fall."""
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from specexport.build import build
+from specexport.recipe.schema import load_recipe
+from tests.conftest import RECIPES, REPOSITORY
+
+BUILD_SIDE = 70
+"""Files of `specexport` with a function that the build calls, those that only define values left out."""
+
+
+def visited(output: Path) -> set[str]:
+    found: set[str] = set()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name != "<module>":
+            found.add(frame.f_code.co_filename)
+
+    recipe = load_recipe(RECIPES / "tiny-random.yaml")
+    sys.setprofile(note)
+    try:
+        build(recipe, output)
+    finally:
+        sys.setprofile(None)
+    return {str(Path(name).relative_to(REPOSITORY)) for name in found if name.startswith(f"{REPOSITORY}/")}
+
+
+def test_a_build_goes_through_few_files(cache: Path, tmp_path: Path) -> None:
+    names = sorted(name for name in visited(tmp_path / "tiny.bundle") if name.startswith("specexport/"))
+    assert len(names) <= BUILD_SIDE, f"{len(names)} files: {', '.join(names)}"
