@@ -39,7 +39,8 @@ class DraftKind(RecipePart):
     own_reference: ClassVar[bool] = False
     """Its graph is compared with a PyTorch module of its own by `compare`, not with a language model."""
 
-    kind: str
+    if TYPE_CHECKING:  # each kind has it as a field
+        kind: str
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
 """The recipe: everything that decides what a bundle is, as one closed schema.
 
-Owns the top-level keys; the parts are in `recipe_sources`, `recipe_drafts` and `recipe_backends`, the rules between
-keys in `recipe_rules`, what is left to the checkpoint in `recipe_fitting`. Knows nothing of torch or networks: a recipe
-can be checked on any machine. `load_recipe` reads one from YAML (`recipe_yaml`); mistakes are worded in
-`recipe_errors`.
+Owns the top-level keys and the rules between them; each kind of draft owns its section (`specexport.draft_kinds`), and
+the other parts are the modules of this folder. Knows nothing of torch or networks: a recipe can be checked on any
+machine. `load_recipe` reads one from YAML (`yaml`); mistakes are worded in `messages`.
 """
 
 from collections.abc import Iterator
