@@ -14,13 +14,14 @@ from specexport.bundle.times import ProfileTimes, measure_profile_times
 from specexport.bundle.up_to_date import LIBRARIES, is_in_use
 from specexport.bundle.writer import record_files, staged_bundle, write_build_record, write_manifest
 from specexport.cache.context import BuildContext
+from specexport.draft_kinds.lookup import lookup_spec
 from specexport.draft_kinds.windows import LAW_SUFFIX
 from specexport.graph.built import BuiltGraph
 from specexport.graph.plan import DRAFT_PROFILE
 from specexport.recipe.schema import Recipe
 from specexport.tokenizer.files import describe_tokenizer
 from specruntime.bundle import load_manifest
-from specruntime.drafts import DraftSpec, NgramDraft
+from specruntime.drafts import DraftSpec
 from specruntime.manifest.schema import (
     SCHEMA_VERSION,
     AdaptiveSpec,
@@ -129,7 +130,7 @@ def _adaptive_spec(recipe: Recipe, times: Mapping[str, Mapping[str, float]]) -> 
     return AdaptiveSpec(
         step_ms={name: ms for name, ms in times["target"].items() if name != DRAFT_PROFILE},
         draft_ms={name: ms for name, ms in draft.step_times(times).items() if not name.endswith(LAW_SUFFIX)},
-        lookup=NgramDraft(k=lookup.k, max_n=lookup.max_n, min_n=lookup.min_n) if lookup else None,
+        lookup=lookup_spec(lookup) if lookup else None,
     )
 
 

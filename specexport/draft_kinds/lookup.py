@@ -47,4 +47,9 @@ class NgramDraft(LookupWindow, DraftKind):
         return self.adaptive
 
     def spec(self, graph: GraphSpec | None, canonical: "CanonicalGraph | None") -> DraftSpec:
-        return manifest.NgramDraft(k=self.k, max_n=self.max_n, min_n=self.min_n)
+        return lookup_spec(self)
+
+
+def lookup_spec(window: LookupWindow) -> manifest.NgramDraft:
+    """Prompt lookup as the manifest has it, by itself or next to another draft."""
+    return manifest.NgramDraft(k=window.k, max_n=window.max_n, min_n=window.min_n)

@@ -24,7 +24,6 @@ SMALL_FOR_A_REASON = {
     "specexport.optimum_register": "optimum finds it as a file",
     "specexport.optimum_plugin": "named by that file alone",
     "specexport.cli.build": "one file a command",
-    "specexport.draft_kinds.lookup": "one file a kind",
     "specexport.cli.check": "one file a command",
     "specexport.cli.inspect": "one file a command",
     "specexport.cli.profile": "one file a command",
