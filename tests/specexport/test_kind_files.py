@@ -8,12 +8,12 @@ from tests.conftest import REPOSITORY
 
 # Words that a file which knows the kind cannot do without. Of `none` and `model`, which are English too, the classes.
 KINDS = {
-    "none": (r"NoneDraft|NoProposer", 7),
+    "none": (r"NoneDraft|NoProposer", 6),
     "ngram": (r"n_?gram", 8),
-    "model": (r"ModelDraft|ModelProposer|FusedProposer", 12),
-    "layer_skip": (r"layer_?skip", 9),
-    "medusa": (r"medusa", 31),
-    "eagle": (r"eagle", 37),
+    "model": (r"ModelDraft|ModelProposer|FusedProposer", 5),
+    "layer_skip": (r"layer_?skip", 7),
+    "medusa": (r"medusa", 23),
+    "eagle": (r"eagle", 28),
 }
 
 
