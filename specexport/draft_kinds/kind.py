@@ -154,7 +154,7 @@ class Lengths(DraftKind):
     adaptive: bool = False
     """The number of drafted tokens follows recent acceptance and the measured step times; 0 where drafts do not pay."""
     lookup: LookupWindow | None = None
-    """With adaptive: prompt lookup beside the draft, wherever it promises more."""
+    """With adaptive: prompt lookup in addition to the draft, used whenever it is expected to be faster."""
 
     @property
     def follows_acceptance(self) -> bool:
