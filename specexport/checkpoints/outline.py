@@ -4,6 +4,7 @@ Owns the order: config, tokenizer, shapes, capacity, vocabularies, prompts. Whet
 a graph computes what PyTorch computes, is the build's to find.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +77,48 @@ def outline_recipe(recipe: Recipe, *, weights: bool = True) -> tuple[Recipe, dic
         require_usable_prompts(recipe.check, outlines["target"])
         if recipe.fidelity is not None:
             encode_text("fidelity", recipe.fidelity, outlines["target"])
+        known = outlines["target"].skeleton.layout
+        with naming_source("draft"):
+            recipe.draft.check(outlines["target"].name, None if known is None else known.layers)
+    for side, outline in outlines.items():
+        _require_whole_blocks(recipe, side, outline)
     return recipe, outlines
+
+
+_BLOCKS = (16, 32, 64, 128)
+
+
+def _require_whole_blocks(recipe: Recipe, side: str, outline: Outline) -> None:
+    """Raises `CheckpointUnsupported` for a block that does not divide the rows of a layer that needs whole ones."""
+    shape, weights, engine = outline.skeleton, recipe.weights_of(side), recipe.engine_weights
+    if weights is not None:
+        plan = weights.plan()
+        parts = ((plan.linear, shape.linear_inputs), (plan.lm_head, shape.head_inputs))
+        sizes = [
+            size
+            for part, inputs in parts
+            if part.format != "fp32" and part.activations == "fine"
+            for size in inputs
+        ]
+        key = "weights.block" if weights is recipe.weights else f"{side}.weights.block"
+        _require_dividing(key, weights.block, sizes, outline.name, "choose activations blocks")
+    elif engine is not None and side == "target" and engine.block_size is not None:
+        blocks = _BLOCKS[1:] if engine.format == "int4-awq" else ()
+        _require_dividing(
+            "weights.block", engine.block_size, shape.linear_inputs, outline.name, "choose format fp8", blocks
+        )
+
+
+def _require_dividing(
+    key: str, block: int, sizes: Sequence[int], name: str, cure: str, blocks: Sequence[int] = _BLOCKS
+) -> None:
+    fitting = [each for each in blocks if not any(size % each for size in sizes)]
+    if size := next((size for size in sizes if size % block), None):
+        cure = f"choose {' or '.join(map(str, fitting))}" if fitting else cure
+        raise CheckpointUnsupported(
+            f"found {block}, expected one that divides {size}, the inputs of layers of {name}; {cure}",
+            key=key,
+        )
 
 
 def require_positions(recipe: Recipe, side: str, name: str, config: PretrainedConfig) -> None:

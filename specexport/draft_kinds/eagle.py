@@ -179,6 +179,13 @@ class EagleDraft(FeatureKind):
         found, stated = super().digest(target_digest), self.layer_ids
         return found if stated is None else text_sha256(found + stated.model_dump_json())
 
+    def check(self, target: str, layers: int | None) -> None:
+        from specexport.checkpoints.locate import locate_draft
+        from specexport.draft_models.eagle_formats import require_kind
+
+        if isinstance(self.source, str):
+            require_kind(locate_draft(self.source).directory, self.kind, self.source)
+
     def load(self, target: "DraftTarget") -> "EagleModule | Eagle3Draft":
         from specexport.checkpoints.locate import locate_draft
         from specexport.draft_models import load_eagle

@@ -99,6 +99,12 @@ class DraftKind(RecipePart):
         """
         return None
 
+    def check(self, target: str, layers: int | None) -> None:
+        """Hold what the recipe asks against sizes and small files, before any weights are read.
+
+        `target`: what messages call the target, of `layers` layers where that is known. Raises `CheckpointUnsupported`.
+        """
+
     def load(self, target: "DraftTarget") -> Any:
         """Its PyTorch module, where that is not a language model."""
         raise NotImplementedError

@@ -57,7 +57,26 @@ class LayerSkipDraft(Lengths):
         """As a draft model."""
         return ascending_widths(self.k, self.lookup, adaptive=self.adaptive)
 
+    def check(self, target: str, layers: int | None) -> None:
+        from specexport.errors import CheckpointUnsupported
+
+        kept = self.kept_layers
+        if layers is None or (kept[-1] < layers and len(kept) < layers):
+            return
+        if self.layers is None:
+            raise CheckpointUnsupported(
+                f"found {len(kept)}, expected at most {layers - 1}: {target} has {layers} layers, and a draft that "
+                "keeps all of them saves nothing",
+                key="draft.exit_after",
+            )
+        raise CheckpointUnsupported(
+            f"found {len(kept)} layers up to {kept[-1]}, expected fewer than all of 0 to {layers - 1}, the layers of "
+            f"{target}",
+            key="draft.layers",
+        )
+
     def plan(self, canonical: "Mapping[str, CanonicalGraph]", *, runs_parts: bool) -> DraftPlan:
+        self.check(canonical["target"].name, canonical["target"].facts.layers)
         if runs_parts:
             return DraftPlan(target=GraphPlan(draft_layers=self.kept_layers))
         return DraftPlan(draft=GraphPlan(kept_layers=self.kept_layers), of="target")

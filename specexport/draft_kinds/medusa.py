@@ -97,6 +97,26 @@ class MedusaDraft(FeatureKind):
     def candidates(self) -> int:
         return candidate_count(self.shape.ranks)
 
+    def check(self, target: str, layers: int | None) -> None:
+        from specexport.checkpoints.locate import locate_draft
+        from specexport.draft_models.medusa import stated_heads
+
+        if isinstance(self.source, str):
+            heads = stated_heads(locate_draft(self.source).directory, self.source)
+        else:
+            heads = self.source.random.heads
+        self._require_heads(heads, self.source_name)
+
+    def _require_heads(self, heads: int, name: str) -> None:
+        from specexport.errors import CheckpointUnsupported
+
+        if self.depth > heads:
+            raise CheckpointUnsupported(
+                f"found {self.depth}, expected at most {heads}, the heads of {name}: each drafts the tokens of one "
+                "depth",
+                key="draft.k" if self.tree is None else "the depth of draft.tree",
+            )
+
     def load(self, target: "DraftTarget") -> "MedusaHeads":
         from specexport.checkpoints.locate import locate_draft
         from specexport.draft_models import load_medusa
@@ -130,15 +150,9 @@ class MedusaDraft(FeatureKind):
 
     def plan(self, canonical: "Mapping[str, CanonicalGraph]", *, runs_parts: bool) -> DraftPlan:
         from specexport.draft_kinds.canonical import read_features
-        from specexport.errors import CheckpointUnsupported
 
         own = canonical["draft"]
-        if self.depth > (own.heads or 0):
-            raise CheckpointUnsupported(
-                f"found {self.depth}, expected at most {own.heads}, the heads of {own.name}: each drafts the tokens "
-                "of one depth",
-                key="draft.k" if self.tree is None else "the depth of draft.tree",
-            )
+        self._require_heads(own.heads or 0, own.name)
         # Heads always propose a tree, be it a chain.
         return DraftPlan(GraphPlan(trees=True, features=read_features(own)), GraphPlan())
 

@@ -4,14 +4,15 @@ Three families: the original repository's (EAGLE-1, -2 and -3), SpecForge's (EAG
 speculators' (`speculators_model_type`). A key that asks for a computation we do not have is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from transformers import LlamaConfig
 
 from specexport.draft_models.configs import EagleConfig, describing_layers
-from specexport.draft_models.files import DraftFiles
+from specexport.draft_models.files import DraftFiles, read_config, tensor_names
 from specexport.draft_models.tapped_layers import StatedLayers, tapped_layers
 from specexport.draft_models.targets import DraftTarget
 from specexport.errors import CheckpointUnsupported
@@ -43,9 +44,23 @@ class EagleFormat:
         return parameter
 
 
-def stored_kind(files: DraftFiles) -> EagleKind:
-    """Of a file that holds one of the two."""
-    return "eagle3" if any(key.startswith("midlayer.") for key in files.weights) else "eagle"
+def kind_of(config: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The kind of draft that a config.json and weights of these names are."""
+    named = config.get("speculators_model_type")
+    if named is not None:
+        return str(named)
+    if "medusa_num_heads" in config:
+        return "medusa"
+    return "eagle3" if any(name.startswith("midlayer.") for name in names) else "eagle"
+
+
+def require_kind(directory: Path, kind: EagleKind, name: str) -> None:
+    """Raises `CheckpointUnsupported` where config and tensors' names say that the files are of another kind."""
+    config, names = read_config(directory, name), tensor_names(directory)
+    found = kind_of(config, names)
+    # Where the names are not known, the config alone tells some kinds.
+    if found != kind and (names or found == "medusa" or "speculators_model_type" in config):
+        refuse_kind(name, kind, found)
 
 
 def read_eagle_format(
@@ -56,14 +71,11 @@ def read_eagle_format(
     Raises `CheckpointUnsupported` for a draft of another kind, or one that asks for what we do not compute."""
     config = files.config
     _refuse_unsupported(config, files.name)
-    named = config.get("speculators_model_type")
-    if named is not None:
-        if named != kind:
-            refuse_kind(files.name, kind, str(named))
-        return _read_speculators(files, kind, target, stated)
-    found = "medusa" if "medusa_num_heads" in config else stored_kind(files)
+    found = kind_of(config, files.weights)
     if found != kind:
         refuse_kind(files.name, kind, found)
+    if config.get("speculators_model_type") is not None:
+        return _read_speculators(files, kind, target, stated)
     if kind == "eagle3":
         return EagleFormat(_eagle3_config(files, config, config, target, stated))
     return EagleFormat(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -58,6 +58,20 @@ def read_config(directory: Path, name: str) -> dict[str, Any]:
             f"{name}: its {CONFIG_NAME} is a {type(config).__name__}, expected keys and values"
         )
     return config
+
+
+def tensor_names(directory: Path) -> frozenset[str]:
+    """Of a draft's weights, which are not read; none for pickles, and for files that `read_draft_files` refuses."""
+    try:
+        if (index := directory / INDEX_NAME).is_file():
+            return frozenset(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+        for file in (directory / name for name in _WEIGHT_FILES if name.endswith(".safetensors")):
+            if file.is_file():
+                with safe_open(file, "pt") as weights:
+                    return frozenset(weights.keys())
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        pass
+    return frozenset()
 
 
 def _read_weights(directory: Path, name: str) -> dict[str, Tensor]:

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from specexport.draft_models.configs import MedusaConfig
-from specexport.draft_models.eagle_formats import refuse_kind, stored_kind
-from specexport.draft_models.files import DraftFiles
+from specexport.draft_models.eagle_formats import kind_of, refuse_kind
+from specexport.draft_models.files import DraftFiles, read_config, tensor_names
 from specexport.draft_models.targets import DraftTarget
 from specexport.errors import CheckpointUnsupported
 
@@ -79,12 +80,20 @@ class MedusaFormat:
         return self.prefix + parameter.removeprefix(MODULE_PREFIX)
 
 
+def stated_heads(directory: Path, name: str) -> int:
+    """The number of heads in the draft's files, by their config. Raises `CheckpointUnsupported` for another kind."""
+    config, names = read_config(directory, name), tensor_names(directory)
+    if HEADS_KEY not in config and "fc.weight" in names:
+        refuse_kind(name, "medusa", kind_of(config, names))
+    return count_of(config, HEADS_KEY, name)
+
+
 def read_medusa_format(files: DraftFiles, target: DraftTarget) -> MedusaFormat:
     """Raises `CheckpointUnsupported` for another kind of draft, or heads of another target's hidden size."""
     if HEADS_KEY not in files.config and "fc.weight" in files.weights:
-        refuse_kind(files.name, "medusa", stored_kind(files))
-    heads = _count(files.config, HEADS_KEY, files.name)
-    layers = _count(files.config, LAYERS_KEY, files.name)
+        refuse_kind(files.name, "medusa", kind_of(files.config, files.weights))
+    heads = count_of(files.config, HEADS_KEY, files.name)
+    layers = count_of(files.config, LAYERS_KEY, files.name)
     prefix = next((p for p in _PREFIXES if any(key.startswith(p) for key in files.weights)), "")
     stated = files.config.get("hidden_size")
     block = files.weights.get(f"{prefix}0.0.linear.weight")
@@ -112,7 +121,8 @@ def read_medusa_format(files: DraftFiles, target: DraftTarget) -> MedusaFormat:
     return MedusaFormat(config, prefix)
 
 
-def _count(config: Mapping[str, Any], key: str, name: str) -> int:
+def count_of(config: Mapping[str, Any], key: str, name: str) -> int:
+    """What the config.json of the draft `name` says of its heads; raises `CheckpointUnsupported` where it does not."""
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
         raise CheckpointUnsupported(

@@ -34,7 +34,8 @@ class Skeleton:
     """What a config says of its model. `layout` is None where finding it takes values, for the reason in `untried`.
 
     `weight_elements` counts each tensor once, however many places use it; `linear_elements` are those of the linear
-    layers but the LM head, which has `head_elements`, also where they are the embedding table's.
+    layers but the LM head, which has `head_elements`, also where they are the embedding table's. `linear_inputs` and
+    `head_inputs` are the lengths of the rows that these layers read, each once.
     """
 
     model_type: str
@@ -44,6 +45,8 @@ class Skeleton:
     linear_elements: int
     head_elements: int
     head_rows: int
+    linear_inputs: tuple[int, ...] = ()
+    head_inputs: tuple[int, ...] = ()
     untried: str | None = None
 
 
@@ -107,7 +110,7 @@ def _described(
 ) -> Skeleton:
     head = model.get_output_embeddings()
     rows: torch.Tensor = (head if head is not None else model.get_input_embeddings()).weight  # type: ignore[assignment]
-    linear = (m for m in model.modules() if isinstance(m, (torch.nn.Linear, Conv1D)) and m is not head)
+    linear = [m for m in model.modules() if isinstance(m, (torch.nn.Linear, Conv1D)) and m is not head]
     return Skeleton(
         model.config.model_type,
         layout,
@@ -116,5 +119,7 @@ def _described(
         sum(layer.weight.numel() for layer in linear),
         int(rows.numel()),
         int(rows.shape[0]),
+        tuple(sorted({int(m.weight.shape[0 if isinstance(m, Conv1D) else 1]) for m in linear})),
+        (int(rows.shape[1]),),
         untried,
     )

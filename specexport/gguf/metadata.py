@@ -123,6 +123,11 @@ def _vocabulary(keys: Keys, path: Path, tensors: Mapping[str, gguf.ReaderTensor]
     rows = int(tensors["token_embd.weight"].shape[1])
     keys.require("vocab_size", keys.take("vocab_size", rows), rows)
     found = read_vocabulary(keys.source, path)
+    if found is not None and len(found.tokens) > rows:
+        raise keys.refused(
+            f"tokenizer.ggml.tokens has {len(found.tokens)} tokens and token_embd.weight {rows} rows, expected a row "
+            "for each token"
+        )
     ends = () if found is None else found.ends
     return {
         "vocab_size": rows,

@@ -55,9 +55,9 @@ def require_draft_parity(report: DraftParityReport, tolerance: float) -> None:
     ):
         if not found <= tolerance:
             raise ParityError(
-                f"the draft graph differs from PyTorch by {found:.3g} on {what}, the recipe allows parity.tolerance "
-                f"{tolerance:.3g}: raise the tolerance only if that is the precision you expect, otherwise report the "
-                "draft"
+                f"the draft graph differs from PyTorch by {found:.3g} on {what}, the recipe allows {tolerance:.3g}: "
+                "raise the tolerance only if that is the precision you expect, otherwise report the draft",
+                key="parity.tolerance",
             )
 
 

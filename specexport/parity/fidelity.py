@@ -205,6 +205,7 @@ def require_fidelity(report: FidelityReport, limits: Fidelity, weights: str) -> 
     for key, word, limit, found, upper in checks:
         if limit is not None and not (found <= limit if upper else found >= limit):
             raise FidelityError(
-                f"fidelity.{key}: {weights} weights reach {found:.4g}, the recipe expects {word} {limit:.4g} "
-                f"({report.line()}): {_CURES.get(weights, _INTEGER_CURE)}, or move the limit"
+                f"{weights} weights reach {found:.4g}, the recipe expects {word} {limit:.4g} "
+                f"({report.line()}): {_CURES.get(weights, _INTEGER_CURE)}, or move the limit",
+                key=f"fidelity.{key}",
             )

@@ -173,8 +173,9 @@ def require_parity(report: ParityReport, tolerance: float, graph: str) -> None:
         begins = _name_place(report.first_layer(tolerance))
         raise ParityError(
             f"the {graph} graph differs from PyTorch by {report.logit_difference:.3g} on a logit, the recipe allows "
-            f"parity.tolerance {tolerance:.3g}; the difference starts {begins}: raise the tolerance only if that is "
-            "the precision you expect, otherwise report the architecture"
+            f"{tolerance:.3g}; the difference starts {begins}: raise the tolerance only if that is the precision you "
+            "expect, otherwise report the architecture",
+            key="parity.tolerance",
         )
     for difference, what in (
         (report.feature_difference, "on a feature, in units of the largest one"),
@@ -183,8 +184,9 @@ def require_parity(report: ParityReport, tolerance: float, graph: str) -> None:
         if difference is not None and not difference <= tolerance:
             raise ParityError(
                 f"the {graph} graph differs from PyTorch by {difference:.3g} {what}, the recipe allows "
-                f"parity.tolerance {tolerance:.3g}: raise the tolerance only if that is the precision you expect, "
-                "otherwise report the architecture"
+                f"{tolerance:.3g}: raise the tolerance only if that is the precision you expect, otherwise report the "
+                "architecture",
+                key="parity.tolerance",
             )
 
 

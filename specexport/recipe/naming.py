@@ -4,7 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from specexport.errors import CheckpointUnsupported, SourceError, TokenizerMismatch
+from specexport.errors import (
+    CheckpointUnsupported,
+    FidelityError,
+    ParityError,
+    SourceError,
+    TokenizerMismatch,
+)
 
 
 @contextmanager
@@ -28,7 +34,7 @@ def naming_file(path: Path | str) -> Iterator[None]:
     """A refusal that has a key of the recipe, or is of its two vocabularies, begins with the file."""
     try:
         yield
-    except (SourceError, CheckpointUnsupported, TokenizerMismatch) as error:
+    except (SourceError, CheckpointUnsupported, TokenizerMismatch, ParityError, FidelityError) as error:
         if error.key is None and not isinstance(error, TokenizerMismatch):
             raise
         raise type(error)(f"{path}: {error}") from error

@@ -75,6 +75,7 @@ def _take_over(source: str, directory: Path, destination: Path) -> tuple[Any, To
         fast: Any = PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # tokenizers and transformers raise anything here, down to bare Exception
         raise _unreadable(source, error) from None
+    _require_one_split(source, own)
     if fast.split_special_tokens:
         raise CheckpointUnsupported(
             f"{source}: {CONFIG_FILE} sets split_special_tokens, so that no special token is found in a text; expected "
@@ -91,6 +92,16 @@ def _take_over(source: str, directory: Path, destination: Path) -> tuple[Any, To
     own.no_truncation()
     own.no_padding()
     return fast, taken, _require_same(source, own, taken)
+
+
+def _require_one_split(source: str, own: Tokenizer) -> None:
+    """Raises `CheckpointUnsupported` for a model that splits one text in several ways; transformers would do that."""
+    dropout = getattr(own.model, "dropout", None)
+    if dropout:
+        raise CheckpointUnsupported(
+            f"{source}: the model in its {TOKENIZER_FILE} has dropout {dropout:.3g}, which splits equal texts at "
+            "random, as in training; expected null, set it so"
+        )
 
 
 def _require_same(source: str, own: Tokenizer, taken: Tokenizer) -> tuple[str, ...]:

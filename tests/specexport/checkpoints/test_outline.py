@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner, Result
+from safetensors.torch import save_file
 
 from specexport.cli import main
 from tests.conftest import RECIPES
@@ -55,10 +57,108 @@ CASES = [
     ),
 ]
 
+DRAFT_CASES: list[tuple[dict[str, Any], str]] = [
+    (
+        {"draft": {"kind": "layer_skip", "layers": [0, 5]}},
+        "draft.layers: found 2 layers up to 5, expected fewer than all of 0 to 1, the layers of ",
+    ),
+    (
+        {"draft": {"kind": "layer_skip", "layers": [0, 1]}},
+        "draft.layers: found 2 layers up to 1, expected fewer than all",
+    ),
+    ({"draft": {"kind": "layer_skip", "exit_after": 2}}, "draft.exit_after: found 2, expected at most 1: "),
+    (
+        {"draft": {"kind": "medusa", "k": 5, "source": {"random": {"heads": 3}}}},
+        "draft.k: found 5, expected at most 3, the heads of random medusa",
+    ),
+    (
+        {"weights": {"format": "int4", "block": 128, "lm_head": {"format": "fp32"}, "activations": "fine"}},
+        "weights.block: found 128, expected one that divides 32, the inputs of layers of ",
+    ),
+    (
+        {"weights": {"format": "int4", "block": 128}},
+        "weights.block: found 128, expected one",
+    ),
+]
+
+
+def test_blocks_that_divide_or_need_not_are_let_through(saved: Path, tmp_path: Path) -> None:
+    for weights in (
+        {"format": "int4", "block": 32},
+        {"format": "int8", "block": 128, "lm_head": {"format": "int8", "activations": "blocks"}},
+    ):
+        result = run(tmp_path, "--dry-run", target=str(saved), weights=weights)
+        assert result.exit_code == 0, result.output
+
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["build", "dry run"])
 @pytest.mark.parametrize(
-    ("keys", "line"), CASES, ids=lambda value: value[:30] if isinstance(value, str) else ""
+    ("asked", "config", "names", "words"),
+    [
+        (
+            "eagle3",
+            {},
+            ["fc.weight", "layers.0.mlp.up_proj.weight"],
+            "a draft of kind 'eagle', and the recipe says",
+        ),
+        (
+            "eagle",
+            {},
+            ["fc.weight", "midlayer.mlp.up_proj.weight"],
+            "a draft of kind 'eagle3', and the recipe says",
+        ),
+        (
+            "eagle",
+            {"speculators_model_type": "eagle3"},
+            ["x"],
+            "a draft of kind 'eagle3', and the recipe says",
+        ),
+        (
+            "eagle",
+            {"medusa_num_heads": 3},
+            ["0.0.linear.weight"],
+            "a draft of kind 'medusa', and the recipe says",
+        ),
+        ("medusa", {}, ["fc.weight", "midlayer.x"], "a draft of kind 'eagle3', and the recipe says"),
+        (
+            "medusa",
+            {"medusa_num_layers": 1},
+            ["0.0.linear.weight"],
+            "medusa_num_heads is None in config.json",
+        ),
+        (
+            "medusa",
+            {"medusa_num_heads": 2, "medusa_num_layers": 1},
+            ["0.0.linear.weight"],
+            "draft.k: found 3, expected at most 2, the heads of ",
+        ),
+    ],
+)
+def test_a_draft_of_another_kind_is_refused_before_weights_are_read(
+    saved: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    config: dict[str, Any],
+    names: list[str],
+    words: str,
+    options: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(
+        "specexport.checkpoints.loading._read_weights", lambda *args: pytest.fail("weights were read")
+    )
+    place = tmp_path / "files"
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(config))
+    save_file({name: torch.zeros(1) for name in names}, place / "model.safetensors")
+    draft = {"kind": asked, "source": str(place), "k": 3}
+    found = refusal(run(tmp_path, *options, target=str(saved), draft=draft))
+    assert words in found and found.startswith("draft.")
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["build", "dry run"])
+@pytest.mark.parametrize(
+    ("keys", "line"), [*CASES, *DRAFT_CASES], ids=lambda value: value[:30] if isinstance(value, str) else ""
 )
 def test_a_refusal_that_needs_no_weights_comes_before_they_are_read(
     saved: Path,

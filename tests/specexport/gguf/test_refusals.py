@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from specexport.checkpoints.loading import known_positions, load_checkpoint
 from specexport.errors import CheckpointUnsupported
 from specexport.recipe.schema import Target
+from tests.specexport.gguf import gguf_files
 from tests.specexport.gguf.gguf_files import model_of, write_gguf
 
 Metadata = Callable[[gguf.GGUFWriter], None]
@@ -98,6 +99,25 @@ def _write_over(path: Path, model: PreTrainedModel, metadata: Metadata) -> None:
         writer.kv_data[0] = {**known, **writer.kv_data[0]}
 
     write_gguf(path, model, "llama", replace)
+
+
+@pytest.mark.parametrize("rows", [299, 300, 301])
+def test_more_tokens_than_rows_of_the_embeddings_are_refused(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """llama.cpp takes the number of tokens for that of the rows, and refuses the tensor's shape."""
+    path = tmp_path / "model.gguf"
+    with monkeypatch.context() as patched:
+        add = gguf_files._add_tokenizer
+        patched.setattr(gguf_files, "_add_tokenizer", lambda writer, _: add(writer, 300))
+        write_gguf(path, model_of("llama", vocab_size=rows), "llama")
+    tokens = len(gguf.GGUFReader(path).fields["tokenizer.ggml.tokens"].data)
+    if tokens <= rows:
+        known_positions(Target(source=str(path)))
+        return
+    message = rf"tokenizer\.ggml\.tokens has {tokens} tokens and token_embd\.weight {rows} rows"
+    with pytest.raises(CheckpointUnsupported, match=message):
+        known_positions(Target(source=str(path)))
 
 
 @pytest.mark.parametrize(

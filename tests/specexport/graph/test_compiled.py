@@ -100,8 +100,6 @@ def test_a_plain_graph_says_nothing_of_drafts(canonical: CanonicalGraph) -> None
             GraphPlan(features=replace(FEATURES, taps=("hidden.1",))),
             "projects 64 numbers, but 1 hidden states of random llama .seed 0. are 32",
         ),
-        (GraphPlan(draft_layers=(0, 5)), "keeps layer 5, but random llama .seed 0. has layers 0 to 1"),
-        (GraphPlan(kept_layers=(0, 1)), "keeps all 2 layers of random llama .seed 0."),
     ],
 )
 def test_what_the_target_has_not_is_refused(canonical: CanonicalGraph, plan: GraphPlan, message: str) -> None:

@@ -50,6 +50,24 @@ def test_the_class_of_the_config_does_not_change_how_text_is_split(tmp_path: Pat
         assert found.encode(text).ids == own.encode(text).ids, text
 
 
+@pytest.mark.parametrize("dropout", [None, 0.0, 0.1])
+def test_a_model_that_splits_at_random_is_refused(tmp_path: Path, dropout: float | None) -> None:
+    own = own_tokenizer()
+    document = json.loads(own.to_str())
+    document["model"]["dropout"] = dropout
+    changed = Tokenizer.from_str(json.dumps(document))
+    if not dropout:
+        found, _ = taken(tmp_path, changed)
+        assert all(found.encode(text).ids == own.encode(text).ids for text in TEXTS)
+        return
+    splits = {tuple(changed.encode(TEXTS[0] * 20).ids) for _ in range(20)}
+    assert len(splits) > 1  # what transformers' fast tokenizers would do
+    with pytest.raises(
+        CheckpointUnsupported, match=r"tiny: the model in its tokenizer\.json has dropout 0\.1"
+    ):
+        taken(tmp_path, changed)
+
+
 @pytest.mark.parametrize(
     ("file_adds", "config", "said"),
     [
