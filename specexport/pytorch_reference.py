@@ -15,7 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 from specexport.bundle.record import RECIPE_NAME
 from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.checkpoints.outline import outline_recipe
-from specexport.draft_kinds import NoneDraft
+from specexport.draft_kinds import NoneRecipe
 from specexport.errors import SourceError, reason_of
 from specexport.export import freeze_rope
 from specexport.quiet import quiet
@@ -140,7 +140,7 @@ def _compile_config() -> CompileConfig:
 def require_reference(root: Path) -> None:
     """Raises what `PytorchReference.of_bundle` finds wrong with files, config or tokenizer; reads no weights."""
     recipe = _bundled_recipe(root)
-    outline_recipe(recipe.model_copy(update={"draft": NoneDraft(kind="none")}))
+    outline_recipe(recipe.model_copy(update={"draft": NoneRecipe(kind="none")}))
 
 
 def _bundled_recipe(root: Path) -> Recipe:

@@ -13,28 +13,35 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-from specexport.draft_kinds.eagle import EagleDraft
+from specexport.draft_kinds.eagle import EagleRecipe
 from specexport.draft_kinds.kind import DraftKind
-from specexport.draft_kinds.layer_skip import LayerSkipDraft
-from specexport.draft_kinds.lookup import NgramDraft, NoneDraft
-from specexport.draft_kinds.medusa import MedusaDraft
-from specexport.draft_kinds.model import ModelDraft
+from specexport.draft_kinds.layer_skip import LayerSkipRecipe
+from specexport.draft_kinds.lookup import NgramRecipe, NoneRecipe
+from specexport.draft_kinds.medusa import MedusaRecipe
+from specexport.draft_kinds.model import ModelRecipe
 from specruntime.errors import InvalidArgument
 
 __all__ = [
     "KINDS",
     "AnyKind",
     "DraftKind",
-    "EagleDraft",
-    "LayerSkipDraft",
-    "MedusaDraft",
-    "ModelDraft",
-    "NgramDraft",
-    "NoneDraft",
+    "EagleRecipe",
+    "LayerSkipRecipe",
+    "MedusaRecipe",
+    "ModelRecipe",
+    "NgramRecipe",
+    "NoneRecipe",
     "register",
 ]
 
-KINDS: list[type[DraftKind]] = [NoneDraft, NgramDraft, ModelDraft, LayerSkipDraft, MedusaDraft, EagleDraft]
+KINDS: list[type[DraftKind]] = [
+    NoneRecipe,
+    NgramRecipe,
+    ModelRecipe,
+    LayerSkipRecipe,
+    MedusaRecipe,
+    EagleRecipe,
+]
 
 
 class AnyKind:

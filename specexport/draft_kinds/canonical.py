@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from specexport.cache.code_digest import code_digest
 from specexport.cache.entries import cache_directory, cached_entry, read_record, text_sha256, write_record
 from specexport.draft_kinds.kind import DraftKind
-from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, TappedFeatures
+from specexport.draft_models import DraftTarget, Eagle1Draft, Eagle3Draft, TappedFeatures
 from specexport.export import freeze_rope
 from specexport.export.trace_draft import trace_eagle
 from specexport.graph.canonical import LOADER, CanonicalGraph
@@ -135,7 +135,7 @@ def read_tapped(draft: CanonicalGraph) -> TappedFeatures | None:
 
 
 def trace_layer(
-    draft: EagleDraft | Eagle3Draft, target: DraftTarget, *, capacity: int, candidates: int, tokens: int
+    draft: Eagle1Draft | Eagle3Draft, target: DraftTarget, *, capacity: int, candidates: int, tokens: int
 ) -> TracedDraft:
     """The canonical graph of an EAGLE layer; the target projects the features that EAGLE-3 reads."""
     rope = freeze_rope(draft, capacity)

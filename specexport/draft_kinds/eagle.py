@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, mod
 from specexport.draft_kinds.kind import FeatureKind
 from specexport.graph.plan import DraftPlan, GraphPlan
 from specexport.recipe.sources import Address, RecipePart
-from specexport.recipe.trees import Drafted, DynamicTree, StaticTree, ascending_widths, candidate_count
+from specexport.recipe.trees import Drafted, DynamicTreeRecipe, StaticTree, ascending_widths, candidate_count
 from specexport.trees import Tree
 from specruntime import drafts as manifest
 from specruntime.drafts import DraftSpec
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specexport.checkpoints.named import RecipeCheckpoints
     from specexport.draft_kinds.canonical import TracedDraft
     from specexport.draft_models import DraftTarget, Eagle3Draft, StatedLayers
-    from specexport.draft_models import EagleDraft as EagleModule
+    from specexport.draft_models import Eagle1Draft as EagleModule
     from specexport.graph.canonical import CanonicalGraph
     from specexport.parity.draft import DraftParityReport
     from specexport.recipe.schema import Recipe
@@ -83,7 +83,7 @@ EagleSource = Annotated[
 ]
 
 
-class EagleDraft(FeatureKind):
+class EagleRecipe(FeatureKind):
     """One decoder layer on the target's features: a chain, a static tree, or one grown each round."""
 
     vllm_methods: ClassVar = {"eagle": "eagle", "eagle3": "eagle3"}
@@ -96,7 +96,7 @@ class EagleDraft(FeatureKind):
     say."""
     tree: StaticTree | None = None
     """Tokens drafted per round where they are a tree of fixed shape."""
-    dynamic_tree: DynamicTree | None = None
+    dynamic_tree: DynamicTreeRecipe | None = None
     """Tokens drafted per round where their tree follows the draft's probabilities."""
     k: Drafted | None = Field(
         default_factory=lambda data: None if data["tree"] or data["dynamic_tree"] else _DEFAULT_K,

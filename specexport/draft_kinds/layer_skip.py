@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specexport.graph.canonical import CanonicalGraph
 
 
-class LayerSkipDraft(Lengths):
+class LayerSkipRecipe(Lengths):
     """The target itself with some of its layers, sharing its weights and its KV cache."""
 
     kind: Literal["layer_skip"]

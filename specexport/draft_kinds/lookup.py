@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _NARROW_WIDTH = 4
 
 
-class NoneDraft(DraftKind):
+class NoneRecipe(DraftKind):
     """Plain decoding."""
 
     kind: Literal["none"]
@@ -23,7 +23,7 @@ class NoneDraft(DraftKind):
         return manifest.NoneDraft()
 
 
-class NgramDraft(LookupWindow, DraftKind):
+class NgramRecipe(LookupWindow, DraftKind):
     """Copies the tokens that followed the last n tokens where they occurred before."""
 
     vllm_methods: ClassVar = {"ngram": "ngram"}

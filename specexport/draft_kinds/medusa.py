@@ -50,7 +50,7 @@ MedusaSource = Annotated[
 ]
 
 
-class MedusaDraft(FeatureKind):
+class MedusaRecipe(FeatureKind):
     """Further LM heads on the target's last hidden state, one for each depth of a static tree."""
 
     vllm_methods: ClassVar = {"medusa": "medusa"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specexport.graph.canonical import CanonicalGraph
 
 
-class ModelDraft(ModelSource, OwnGraph, Lengths):
+class ModelRecipe(ModelSource, OwnGraph, Lengths):
     """A smaller checkpoint with the target's tokenizer."""
 
     vllm_methods: ClassVar = {"draft_model": "model"}

@@ -90,7 +90,7 @@ class Eagle3Draft(DraftDecoder):
         return self.logits(hidden), self.fed_back(hidden)
 
 
-class EagleDraft(DraftDecoder):
+class Eagle1Draft(DraftDecoder):
     """Predicts the target's next feature, which `logits` scores with the target's LM head.
 
     Parameters carry the names of the published checkpoints: fc, layers.N, embed_tokens. `lm_head` is the target's and

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from specexport.checkpoints.refusals import require_finite_weights
 from specexport.draft_models.configs import EagleConfig, describing_layers, embeddings_sha256, target_ids
-from specexport.draft_models.eagle import Eagle3Draft, EagleDraft
+from specexport.draft_models.eagle import Eagle1Draft, Eagle3Draft
 from specexport.draft_models.eagle_formats import (
     EMBEDDINGS,
     SHA256_KEY,
@@ -31,7 +31,7 @@ D2T, T2D = "d2t", "t2d"
 
 def load_eagle(
     directory: Path, kind: EagleKind, target: DraftTarget, name: str, stated: StatedLayers | None = None
-) -> EagleDraft | Eagle3Draft:
+) -> Eagle1Draft | Eagle3Draft:
     """The EAGLE draft in `directory`. `name` is what messages call it.
 
     `stated`: the target's layers whose hidden states an EAGLE-3 draft reads, in place of what its config says.
@@ -43,7 +43,7 @@ def load_eagle(
     found = read_eagle_format(files, kind, target, stated)
     _require_fit(found.config, target, name)
     with describing_layers(name):
-        draft = Eagle3Draft(found.config) if kind == "eagle3" else EagleDraft(found.config)
+        draft = Eagle3Draft(found.config) if kind == "eagle3" else Eagle1Draft(found.config)
     cast_weights(draft, target.dtype)
     _fill(draft, found, files)
     if isinstance(draft, Eagle3Draft):
@@ -67,14 +67,14 @@ def load_medusa(directory: Path, target: DraftTarget, name: str) -> MedusaHeads:
 
 
 def attach(
-    draft: EagleDraft | Eagle3Draft | MedusaHeads, target: DraftTarget, *, require_hash: object, name: str
+    draft: Eagle1Draft | Eagle3Draft | MedusaHeads, target: DraftTarget, *, require_hash: object, name: str
 ) -> None:
     """Gives a draft the target's embeddings and LM head where it has none of its own.
 
     `require_hash`: what the draft says the target's embeddings hash to, None where it does not say. Raises
     `CheckpointUnsupported` with both hashes.
     """
-    if isinstance(draft, (EagleDraft, Eagle3Draft)) and not draft.config.own_embeddings:
+    if isinstance(draft, (Eagle1Draft, Eagle3Draft)) and not draft.config.own_embeddings:
         if require_hash is not None and (found := embeddings_sha256(target.embeddings)) != require_hash:
             raise CheckpointUnsupported(
                 f"{name}: {SHA256_KEY} is {require_hash}, and the embeddings of the target {target.name} hash to "
@@ -120,16 +120,16 @@ def _require_fit(config: EagleConfig, target: DraftTarget, name: str) -> None:
         )
 
 
-def _fill(draft: EagleDraft | Eagle3Draft, found: EagleFormat, files: DraftFiles) -> None:
+def _fill(draft: Eagle1Draft | Eagle3Draft, found: EagleFormat, files: DraftFiles) -> None:
     expected = {key: found.file_key(key) for key in _own_parameters(draft)}
     weights = {key: tensor for key, tensor in files.weights.items() if key not in (D2T, T2D)}
     fill_module(draft, weights, expected, files.name)
 
 
-def _own_parameters(draft: EagleDraft | Eagle3Draft) -> Iterator[str]:
+def _own_parameters(draft: Eagle1Draft | Eagle3Draft) -> Iterator[str]:
     """The parameters that the draft's files hold."""
     for key, _ in draft.named_parameters():
-        shared_head = key.startswith("lm_head.") and isinstance(draft, EagleDraft)
+        shared_head = key.startswith("lm_head.") and isinstance(draft, Eagle1Draft)
         if not shared_head and (key != EMBEDDINGS or draft.config.own_embeddings):
             yield key
 

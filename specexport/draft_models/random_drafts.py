@@ -7,7 +7,7 @@ from torch import nn
 from transformers import LlamaConfig
 
 from specexport.draft_models.configs import EagleConfig, MedusaConfig
-from specexport.draft_models.eagle import Eagle3Draft, EagleDraft
+from specexport.draft_models.eagle import Eagle1Draft, Eagle3Draft
 from specexport.draft_models.eagle_formats import EagleKind
 from specexport.draft_models.loading import attach, cast_weights
 from specexport.draft_models.medusa import MedusaHeads
@@ -15,7 +15,7 @@ from specexport.draft_models.tapped_layers import TappedFeatures, default_layer_
 from specexport.draft_models.targets import DraftTarget
 from specexport.errors import CheckpointUnsupported
 
-AnyDraft = TypeVar("AnyDraft", EagleDraft, Eagle3Draft, MedusaHeads)
+AnyDraft = TypeVar("AnyDraft", Eagle1Draft, Eagle3Draft, MedusaHeads)
 
 _HEAD_DIM = 16
 _SCALE = 0.2  # of weights; large enough that a draft's candidates differ from token to token
@@ -23,7 +23,7 @@ _SCALE = 0.2  # of weights; large enough that a draft's candidates differ from t
 
 def random_eagle(
     kind: EagleKind, target: DraftTarget, *, seed: int, draft_vocab_size: int | None = None
-) -> EagleDraft | Eagle3Draft:
+) -> Eagle1Draft | Eagle3Draft:
     """One Llama layer of the target's hidden size. EAGLE-3: the draft scores every n-th token of the target.
 
     Raises `CheckpointUnsupported` for a `draft_vocab_size` beyond the target's.
@@ -54,7 +54,7 @@ def random_eagle(
         fc_bias=kind == "eagle",
     )
     if kind == "eagle":
-        return _drawn(EagleDraft(config), seed, target)
+        return _drawn(Eagle1Draft(config), seed, target)
     draft = _drawn(Eagle3Draft(config), seed, target)
     draft.set_vocabulary(torch.arange(size) * target.vocab_size // size)
     return draft

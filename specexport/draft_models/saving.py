@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specexport.cache.scratch import new_scratch, remove_dead_scratches, remove_tree
 from specexport.draft_models.configs import embeddings_sha256
-from specexport.draft_models.eagle import Eagle3Draft, EagleDraft
+from specexport.draft_models.eagle import Eagle1Draft, Eagle3Draft
 from specexport.draft_models.eagle_formats import EMBEDDINGS, SHA256_KEY
 from specexport.draft_models.files import CONFIG_NAME, WEIGHTS_NAME
 from specexport.draft_models.medusa import HEADS_KEY, LAYERS_KEY, MedusaHeads
@@ -66,7 +66,7 @@ def _stored(tensor: Tensor) -> Tensor:
 
 
 def save_draft(
-    draft: EagleDraft | Eagle3Draft | MedusaHeads, directory: Path, *, extra: dict[str, Any] | None = None
+    draft: Eagle1Draft | Eagle3Draft | MedusaHeads, directory: Path, *, extra: dict[str, Any] | None = None
 ) -> None:
     """Writes into `directory` the files that `load_eagle` and `load_medusa` read back.
 
@@ -76,7 +76,7 @@ def save_draft(
     write_draft_files(directory, _weights(draft), config, extra)
 
 
-def _weights(draft: EagleDraft | Eagle3Draft | MedusaHeads) -> dict[str, Tensor]:
+def _weights(draft: Eagle1Draft | Eagle3Draft | MedusaHeads) -> dict[str, Tensor]:
     left_out = set()
     if not isinstance(draft, Eagle3Draft):
         left_out |= {"lm_head.weight", "lm_head.bias"}
@@ -85,7 +85,7 @@ def _weights(draft: EagleDraft | Eagle3Draft | MedusaHeads) -> dict[str, Tensor]
     return {key: tensor for key, tensor in draft.state_dict().items() if key not in left_out}
 
 
-def _eagle_config(draft: EagleDraft | Eagle3Draft) -> dict[str, Any]:
+def _eagle_config(draft: Eagle1Draft | Eagle3Draft) -> dict[str, Any]:
     config, layer = draft.config, draft.config.layer.to_dict()
     assert not (config.extra_norms or config.input_norm), "the original format has no place for these norms"
     keys: dict[str, Any] = {"model_type": "llama"}

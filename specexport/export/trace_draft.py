@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import causal_mask_function
 
-from specexport.draft_models import Eagle3Draft, EagleDraft, MedusaHeads
+from specexport.draft_models import Eagle1Draft, Eagle3Draft, MedusaHeads
 from specexport.export.adapter import (
     IMPLEMENTATION,
     ScatterCache,
@@ -67,7 +67,7 @@ class TracedCandidates(nn.Module):
 class _EagleForward(nn.Module):
     """The signature of an EAGLE draft's graph; `past` as in the target's."""
 
-    def __init__(self, draft: EagleDraft | Eagle3Draft, candidates: TracedCandidates, capacity: int) -> None:
+    def __init__(self, draft: Eagle1Draft | Eagle3Draft, candidates: TracedCandidates, capacity: int) -> None:
         super().__init__()
         self.draft = draft
         self.candidates = candidates
@@ -112,7 +112,7 @@ class _MedusaForward(nn.Module):
 
 
 def trace_eagle(
-    draft: EagleDraft | Eagle3Draft,
+    draft: Eagle1Draft | Eagle3Draft,
     *,
     capacity: int,
     vocab_size: int,
@@ -163,13 +163,13 @@ def trace_medusa(heads: MedusaHeads, *, vocab_size: int, padded_vocab_size: int,
 
 
 def _candidates(
-    draft: EagleDraft | Eagle3Draft | MedusaHeads, vocab_size: int, padded_vocab_size: int, count: int
+    draft: Eagle1Draft | Eagle3Draft | MedusaHeads, vocab_size: int, padded_vocab_size: int, count: int
 ) -> TracedCandidates:
     ids = draft.target_ids if isinstance(draft, Eagle3Draft) else torch.arange(padded_vocab_size)
     return TracedCandidates(ids, vocab_size=vocab_size, padded_vocab_size=padded_vocab_size, count=count)
 
 
-def _eagle_example(draft: EagleDraft | Eagle3Draft, capacity: int) -> tuple[Tensor | list[Tensor], ...]:
+def _eagle_example(draft: Eagle1Draft | Eagle3Draft, capacity: int) -> tuple[Tensor | list[Tensor], ...]:
     batch, width, rows = _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS
     config, dtype = draft.config.layer, draft.embed_tokens.weight.dtype
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from specexport.draft_models import Eagle3Draft, EagleDraft, MedusaHeads
+from specexport.draft_models import Eagle1Draft, Eagle3Draft, MedusaHeads
 from specexport.parity.reference import named_rows, rows_of
 
 DRAFT_REFERENCE_NAME = "draft_reference.npz"
@@ -59,7 +59,7 @@ def take_heads_reference(heads: MedusaHeads, *, vocab_size: int, tokens: int) ->
 
 
 def take_layer_reference(
-    draft: EagleDraft | Eagle3Draft, *, vocab_size: int, padded_vocab_size: int, tokens: int
+    draft: Eagle1Draft | Eagle3Draft, *, vocab_size: int, padded_vocab_size: int, tokens: int
 ) -> DraftReference:
     """What a layer makes of `tokens` random rows and a tree behind them; ids are of the target's tokens."""
     draw = np.random.default_rng(_SEED)
@@ -119,7 +119,7 @@ def tree_paths() -> list[tuple[int, ...]]:
 
 
 def _run(
-    draft: EagleDraft | Eagle3Draft,
+    draft: Eagle1Draft | Eagle3Draft,
     ids: NDArray[np.int64],
     hidden: NDArray[np.float32],
     cache: DynamicCache | None = None,
@@ -134,7 +134,7 @@ def _run(
 
 
 def _run_path(
-    draft: EagleDraft | Eagle3Draft,
+    draft: Eagle1Draft | Eagle3Draft,
     ids: NDArray[np.int64],
     hidden: NDArray[np.float32],
     pairs: int,

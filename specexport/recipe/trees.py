@@ -65,7 +65,7 @@ class ComputedTree(RecipePart):
         return self
 
 
-class DynamicTree(RecipePart):
+class DynamicTreeRecipe(RecipePart):
     """A tree grown each round by the draft's own probabilities (EAGLE-2)."""
 
     nodes: Annotated[Nodes, Field(examples=[8])]

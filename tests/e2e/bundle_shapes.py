@@ -45,11 +45,31 @@ def graph_shape(path: Path) -> str:
     return "\n".join(lines)
 
 
-def without_words(schema: Any) -> Any:
-    """A JSON schema without the text that people read."""
-    if isinstance(schema, dict):
-        return {key: without_words(value) for key, value in schema.items() if not _is_text(key, value)}
-    return [without_words(each) for each in schema] if isinstance(schema, list) else schema
+def schema_shape(schema: dict[str, Any]) -> str:
+    """A JSON schema without the text that people read and the names of its definitions."""
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    digests: dict[str, str] = {}
+
+    def shape(found: Any) -> Any:
+        if isinstance(found, list):
+            return [shape(each) for each in found]
+        if not isinstance(found, dict):
+            return found
+        if "mapping" in found and "propertyName" in found:  # a discriminator: which definition has which kind
+            return {"propertyName": found["propertyName"], "kinds": sorted(found["mapping"])}
+        return {
+            key: named(value.removeprefix("#/$defs/")) if key == "$ref" else shape(value)
+            for key, value in found.items()
+            if key != "$defs" and not _is_text(key, value)
+        }
+
+    def named(name: str) -> str:
+        if name not in digests:
+            digests[name] = "in a circle"
+            digests[name] = digest(json.dumps(shape(definitions[name]), sort_keys=True))
+        return digests[name]
+
+    return json.dumps(shape(schema), sort_keys=True)
 
 
 def header_without_comments(text: str) -> str:

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.checkpoints.named import RecipeCheckpoints
-from specexport.draft_models import Eagle3Draft, EagleDraft, MedusaHeads
+from specexport.draft_models import Eagle1Draft, Eagle3Draft, MedusaHeads
 from specruntime.drafts import EagleDraft as EagleSpec
 from specruntime.drafts import LayerSkipDraft, MedusaDraft, Proposal
 from specruntime.manifest.schema import TreeSpec
@@ -56,7 +56,7 @@ class Reference:
         if isinstance(draft, Eagle3Draft):
             features = torch.cat([residuals[layer] for layer in draft.config.layer_ids], dim=-1)
         else:
-            assert isinstance(draft, EagleDraft)
+            assert isinstance(draft, Eagle1Draft)
             features = residuals[-1]
         hidden = draft.project(features[:, :-1])
         ids = committed[1:]

@@ -149,5 +149,15 @@ def test_files_at_a_root_and_folders_are_on_the_map() -> None:
     assert missing == []
 
 
+def test_public_classes_have_names_of_their_own() -> None:
+    """One word for one idea across both packages."""
+    found = defaultdict(list)
+    for name, path in modules().items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(name)
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
 def _inside(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specexport.draft_kinds import ModelDraft, NgramDraft, NoneDraft
+from specexport.draft_kinds import ModelRecipe, NgramRecipe, NoneRecipe
 from specexport.errors import RecipeError
 from specexport.llm_builder import address_of, build_for_llm, recipe_for
 from specruntime import LLM, InvalidArgument, SamplingParams
@@ -55,18 +55,18 @@ def test_a_cache_limit_never_takes_the_bundle_that_was_just_built(
 
 def test_options_become_a_recipe() -> None:
     plain = recipe_for("./some/model")
-    assert isinstance(plain.draft, NoneDraft) and plain.name == "model" and plain.precision == "fp32"
+    assert isinstance(plain.draft, NoneRecipe) and plain.name == "model" and plain.precision == "fp32"
     lookup = recipe_for(
         "org/name@abc",
         {"model": "[ngram]", "num_speculative_tokens": 6, "prompt_lookup_max": 4, "prompt_lookup_min": 2},
         "float16",
         512,
     )
-    assert isinstance(lookup.draft, NgramDraft)
+    assert isinstance(lookup.draft, NgramRecipe)
     assert (lookup.draft.k, lookup.draft.max_n, lookup.draft.min_n) == (6, 4, 2)
     assert (lookup.target.source, lookup.capacity) == ("hub://org/name@abc", 512)
     drafted = recipe_for("org/name", {"model": "org/small", "num_speculative_tokens": 5})
-    assert isinstance(drafted.draft, ModelDraft)
+    assert isinstance(drafted.draft, ModelRecipe)
     assert (drafted.draft.source, drafted.draft.k) == ("hub://org/small@main", 5)
 
 

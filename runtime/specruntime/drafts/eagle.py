@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.drafts.eagle_windows import LEVEL, STEP, Answer, Ladder, PairFeeder
+from specruntime.drafts.eagle_windows import LEVEL, STEP, Expansion, Ladder, PairFeeder
 from specruntime.drafts.kind import DraftSpec
 from specruntime.drafts.own_cache import CachingDraft
 from specruntime.drafts.trees import (
@@ -173,7 +173,7 @@ class EagleDraft(DraftSpec):
         return step + sum(times.get(f"{LEVEL}{depth}", step) for depth in range(1, self.k))
 
 
-Extend = Callable[[Ladder], Answer]  # feeds what was committed; the answer is about the next token
+Extend = Callable[[Ladder], Expansion]  # feeds what was committed; the answer is about the next token
 
 
 class Grower(Protocol):
@@ -207,7 +207,7 @@ class ChainGrower:
 
     def _next(
         self,
-        answer: Answer,
+        answer: Expansion,
         ids: list[int],
         whole_law: bool,
         laws: NDArray[np.float32] | None,
@@ -283,7 +283,7 @@ class _Likeliest:
         self._tree, self._sampler, self._count = tree, sampler, 0
         self.ids = np.zeros(len(tree.parents), np.int64)
 
-    def add(self, answer: Answer, level: Level, ahead: int) -> None:
+    def add(self, answer: Expansion, level: Level, ahead: int) -> None:
         ids, _ = best_first(answer.ids, answer.logprobs, self._sampler, ahead)
         self.ids[level.start : level.stop] = ids[level.sources, level.ranks]
         self._count = level.stop
@@ -304,7 +304,7 @@ class _Drawn:
         self._count = 0
         self.ids = np.zeros(len(tree.parents), np.int64)
 
-    def add(self, answer: Answer, level: Level, ahead: int) -> None:
+    def add(self, answer: Expansion, level: Level, ahead: int) -> None:
         self._count = level.stop
         logits = self._feeder.logits(answer)
         # One stream for the level: nodes of one depth share the output position, not the numbers.
@@ -377,7 +377,7 @@ class EagleProposer(CachingDraft[PairFeeder]):
         self._observed = min(self._observed, length)
         super().rewind(max(length - 1, 0))
 
-    def _extend(self, ladder: Ladder, tokens: NDArray[np.int64]) -> Answer:
+    def _extend(self, ladder: Ladder, tokens: NDArray[np.int64]) -> Expansion:
         """Feeds the pairs that are not in the cache, the last one always; the answer is about the next token."""
         start = min(self.cache_length, len(tokens) - 2)
         return self._feeder.extend(ladder, self._features, tokens, start)

@@ -20,7 +20,7 @@ LEVEL = "level_"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Expansion:
     """The candidates of the judged rows of one run. Views, valid until the next run of the window."""
 
     window: Window
@@ -82,7 +82,7 @@ class PairFeeder:
 
     def extend(
         self, ladder: Ladder, features: NDArray[np.float32], tokens: NDArray[np.int64], start: int
-    ) -> Answer:
+    ) -> Expansion:
         """Writes the pairs from `start` on that `tokens` [n] completes, in as many windows as they take.
 
         `features` [n - 1 or more, h] by position. The answer is about token n, from a window of the ladder; a prompt
@@ -94,7 +94,7 @@ class PairFeeder:
             start = end - 1
         return self._extend_to(end, ladder, features, tokens, start)
 
-    def step(self, ladder: Ladder, before: Answer, token: int, position: int) -> Answer:
+    def step(self, ladder: Ladder, before: Expansion, token: int, position: int) -> Expansion:
         """The pair at `position` of a drafted token, with the draft's own hidden row of the pair `before`."""
         ids = np.array([token])
         return self._run_chain(
@@ -112,12 +112,12 @@ class PairFeeder:
     def ask(
         self,
         ladder: Ladder,
-        before: Answer,
+        before: Expansion,
         ids: NDArray[np.int64],
         parents: NDArray[np.int64],
         depth: int,
         start: int,
-    ) -> Answer:
+    ) -> Expansion:
         """Candidates for the children of the nodes `ids` [m], all of one depth, the next after those asked before.
 
         `parents` [m]: slot of each node's parent in the order asked, -1 for row 0. The whole tree so far is fed again,
@@ -137,9 +137,9 @@ class PairFeeder:
             rows=np.arange(first, count),
         )
         run_counted(self.context, window, self.tally)
-        return Answer(window, len(ids))
+        return Expansion(window, len(ids))
 
-    def logits(self, answer: Answer) -> NDArray[np.float32]:
+    def logits(self, answer: Expansion) -> NDArray[np.float32]:
         """[count, vocab] over the target's tokens, -inf for those the draft lacks; valid until the next run."""
         return self.context.logits(answer.window)[0, : answer.count, : self.vocab_size]
 
@@ -150,7 +150,7 @@ class PairFeeder:
         features: NDArray[np.float32],
         tokens: NDArray[np.int64],
         start: int,
-    ) -> Answer:
+    ) -> Expansion:
         while True:
             window = self._chunk(ladder, end - start, start)
             stop = min(start + window.profile.width, end)
@@ -166,10 +166,10 @@ class PairFeeder:
 
     def _run_chain(
         self, window: Window, hidden: NDArray[np.float32], ids: NDArray[np.int64], start: int
-    ) -> Answer:
+    ) -> Expansion:
         stage(window, ids, start, hidden=hidden)
         run_counted(self.context, window, self.tally)
-        return Answer(window, 1)
+        return Expansion(window, 1)
 
 
 class _Asked:

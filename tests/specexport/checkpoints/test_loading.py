@@ -10,14 +10,14 @@ from safetensors.torch import load_file, save_file
 
 from specexport.checkpoints.digests import source_digest
 from specexport.checkpoints.loading import Checkpoint, load_checkpoint
-from specexport.draft_kinds import ModelDraft
+from specexport.draft_kinds import ModelRecipe
 from specexport.errors import CheckpointUnsupported, SourceError, TokenizerMismatch
 from specexport.recipe.schema import Precision, Target
 from tests.specexport.conftest import random_target
 
 
-def noisy_draft(scale: float = 0.1, seed: int = 1) -> ModelDraft:
-    return ModelDraft.model_validate(
+def noisy_draft(scale: float = 0.1, seed: int = 1) -> ModelRecipe:
+    return ModelRecipe.model_validate(
         {"kind": "model", "source": {"noise_of_target": {"scale": scale, "seed": seed}}, "k": 2}
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specexport.draft_kinds.medusa import MedusaDraft
+from specexport.draft_kinds.medusa import MedusaRecipe
 from specexport.draft_kinds.windows import eagle_profiles
 from specexport.recipe.trees import candidate_count
 from specexport.trees import tree_of_paths
@@ -62,5 +62,5 @@ def test_candidates_cover_the_tree_and_leave_some_to_measure() -> None:
     assert candidate_count(()) == 8
     assert candidate_count((0, 11)) == 12
     assert candidate_count((), 20) == 20
-    heads = MedusaDraft.model_validate({"kind": "medusa", "source": {"random": {}}, "k": 2})
+    heads = MedusaRecipe.model_validate({"kind": "medusa", "source": {"random": {}}, "k": 2})
     assert [(p.name, p.width, p.rows) for p in heads.windows(16, ())] == [("heads", 1, 1)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specexport.checkpoints.loading import Checkpoint
-from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads, draft_target
+from specexport.draft_models import DraftTarget, Eagle1Draft, Eagle3Draft, MedusaHeads, draft_target
 from specexport.draft_models.random_drafts import random_eagle, random_medusa
 
 
@@ -31,9 +31,9 @@ def eagle3(target: DraftTarget) -> Eagle3Draft:
 
 
 @pytest.fixture
-def eagle(target: DraftTarget) -> EagleDraft:
+def eagle(target: DraftTarget) -> Eagle1Draft:
     draft = random_eagle("eagle", target, seed=1)
-    assert isinstance(draft, EagleDraft)
+    assert isinstance(draft, Eagle1Draft)
     return draft
 
 

@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specexport.draft_models import Eagle3Draft, EagleDraft, MedusaHeads, save_draft
+from specexport.draft_models import Eagle1Draft, Eagle3Draft, MedusaHeads, save_draft
 
 Weights = dict[str, Tensor]
 
 
 def stored_in(
-    draft: Eagle3Draft | EagleDraft | MedusaHeads, directory: Path
+    draft: Eagle3Draft | Eagle1Draft | MedusaHeads, directory: Path
 ) -> tuple[dict[str, Any], Weights]:
     save_draft(draft, directory)
     config = json.loads((directory / "config.json").read_text())

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 
 from specexport.draft_models import (
     DraftTarget,
+    Eagle1Draft,
     Eagle3Draft,
-    EagleDraft,
     MedusaHeads,
     embeddings_sha256,
     load_eagle,
@@ -24,7 +24,7 @@ from tests.specexport.draft_models.draft_files import Weights, require_same, sto
 
 
 def test_what_is_saved_loads(
-    eagle3: Eagle3Draft, eagle: EagleDraft, heads: MedusaHeads, target: DraftTarget, place: Path
+    eagle3: Eagle3Draft, eagle: Eagle1Draft, heads: MedusaHeads, target: DraftTarget, place: Path
 ) -> None:
     for kind, draft in (("eagle3", eagle3), ("eagle", eagle), ("medusa", heads)):
         save_draft(draft, place / kind)
@@ -34,7 +34,7 @@ def test_what_is_saved_loads(
 
 
 def test_saved_files_hold_only_what_the_target_has_not(
-    eagle3: Eagle3Draft, eagle: EagleDraft, heads: MedusaHeads, place: Path
+    eagle3: Eagle3Draft, eagle: Eagle1Draft, heads: MedusaHeads, place: Path
 ) -> None:
     expected_layer = {
         *(f"self_attn.{name}_proj.weight" for name in "qkvo"),

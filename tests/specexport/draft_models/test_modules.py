@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads
+from specexport.draft_models import DraftTarget, Eagle1Draft, Eagle3Draft, MedusaHeads
 from specexport.draft_models.random_drafts import random_eagle
 
 W = 7
@@ -77,7 +77,7 @@ def test_eagle3_is_its_formula(eagle3: Eagle3Draft) -> None:
     torch.testing.assert_close(fed_back[0], hidden, atol=1e-4, rtol=1e-4)
 
 
-def test_eagle_is_its_formula(eagle: EagleDraft) -> None:
+def test_eagle_is_its_formula(eagle: Eagle1Draft) -> None:
     features, ids, eps = torch.randn(1, W, 32), _ids(), eagle.config.layer.rms_norm_eps
     w = {key: value.detach() for key, value in eagle.state_dict().items()}
     hidden = (
@@ -105,7 +105,7 @@ def test_medusa_is_its_formula(heads: MedusaHeads) -> None:
         torch.testing.assert_close(found, x @ w["lm_head.weight"].T, atol=1e-4, rtol=1e-4)
 
 
-def test_a_cache_step_by_step_gives_what_one_window_gives(eagle3: Eagle3Draft, eagle: EagleDraft) -> None:
+def test_a_cache_step_by_step_gives_what_one_window_gives(eagle3: Eagle3Draft, eagle: Eagle1Draft) -> None:
     for draft, size in ((eagle3, 96), (eagle, 32)):
         features, ids, positions = torch.randn(1, W, size), _ids(), _positions()
         with torch.no_grad():

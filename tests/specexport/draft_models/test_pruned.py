@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.cli import main
-from specexport.draft_kinds import ModelDraft
+from specexport.draft_kinds import ModelRecipe
 from specexport.draft_models import DraftTarget, draft_target
 from specexport.draft_models.pruned import UNSAID, PrunedForCausalLM, load_pruned, save_pruned
 from specexport.errors import CheckpointUnsupported
@@ -60,12 +60,12 @@ def test_ids_outside_its_vocabulary_are_never_said(pruned: PrunedForCausalLM, ta
 def test_a_pruned_draft_is_a_checkpoint_with_its_targets_vocabulary(
     tiny: Checkpoint, directory: Path
 ) -> None:
-    draft = load_checkpoint(ModelDraft(kind="model", source=str(directory)), "fp32", target=tiny)
+    draft = load_checkpoint(ModelRecipe(kind="model", source=str(directory)), "fp32", target=tiny)
     assert (draft.vocab_size, draft.padded_vocab_size) == (tiny.vocab_size, tiny.padded_vocab_size)
     assert draft.tokenizer == tiny.tokenizer
     other = load_checkpoint(random_target(seed=1), "fp32")
     with pytest.raises(CheckpointUnsupported, match=r"embeddings_sha256 is .* hash to .*another target"):
-        load_checkpoint(ModelDraft(kind="model", source=str(directory)), "fp32", target=other)
+        load_checkpoint(ModelRecipe(kind="model", source=str(directory)), "fp32", target=other)
 
 
 def test_a_pruned_draft_is_no_target(directory: Path, cache: Path) -> None:

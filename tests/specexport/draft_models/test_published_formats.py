@@ -7,8 +7,8 @@ import torch
 
 from specexport.draft_models import (
     DraftTarget,
+    Eagle1Draft,
     Eagle3Draft,
-    EagleDraft,
     MedusaConfig,
     MedusaHeads,
     load_eagle,
@@ -82,7 +82,7 @@ def test_speculators_eagle3_loads(eagle3: Eagle3Draft, target: DraftTarget, plac
         )
 
 
-def test_speculators_eagle_with_its_norms_loads(eagle: EagleDraft, target: DraftTarget, place: Path) -> None:
+def test_speculators_eagle_with_its_norms_loads(eagle: Eagle1Draft, target: DraftTarget, place: Path) -> None:
     config, weights = stored_in(eagle, place)
     renamed = {
         key.replace("layers.0.", "transformer.").replace("fc.", "fusion_fc."): value
@@ -98,7 +98,7 @@ def test_speculators_eagle_with_its_norms_loads(eagle: EagleDraft, target: Draft
     }
     write_files(place, published, renamed)
     loaded = load_eagle(place, "eagle", target, "it")
-    assert isinstance(loaded, EagleDraft)
+    assert isinstance(loaded, Eagle1Draft)
     for norm in (loaded.embedding_layernorm, loaded.pre_lm_head_layernorm, loaded.layers[0].input_layernorm):
         assert isinstance(norm, torch.nn.Module)
         assert torch.equal(norm.get_parameter("weight"), torch.full((32,), 2.0))

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from specexport.draft_models import (
     DraftTarget,
+    Eagle1Draft,
     Eagle3Draft,
-    EagleDraft,
     MedusaHeads,
     load_eagle,
     load_medusa,
@@ -87,7 +87,7 @@ def test_a_draft_that_does_not_fit_is_refused(
 
 
 def test_the_kind_must_be_the_files_kind(
-    eagle3: Eagle3Draft, eagle: EagleDraft, heads: MedusaHeads, target: DraftTarget, place: Path
+    eagle3: Eagle3Draft, eagle: Eagle1Draft, heads: MedusaHeads, target: DraftTarget, place: Path
 ) -> None:
     save_draft(eagle3, place)
     with pytest.raises(CheckpointUnsupported, match=r"'eagle3'.*'eagle'"):

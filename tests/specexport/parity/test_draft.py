@@ -12,11 +12,11 @@ from specexport.backends import backend_of
 from specexport.cache.entries import CACHE_VARIABLE
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.draft_kinds import DraftKind
-from specexport.draft_kinds import EagleDraft as EagleKind
-from specexport.draft_kinds import MedusaDraft as MedusaKind
+from specexport.draft_kinds import EagleRecipe as EagleKind
+from specexport.draft_kinds import MedusaRecipe as MedusaKind
 from specexport.draft_kinds.canonical import export_canonical_draft, read_features
 from specexport.draft_kinds.windows import eagle_profiles
-from specexport.draft_models import DraftTarget, Eagle3Draft, EagleDraft, MedusaHeads, draft_target
+from specexport.draft_models import DraftTarget, Eagle1Draft, Eagle3Draft, MedusaHeads, draft_target
 from specexport.draft_models.random_drafts import random_eagle, random_medusa
 from specexport.errors import ParityError
 from specexport.graph.canonical import CanonicalGraph
@@ -38,7 +38,7 @@ from tests.specexport.conftest import random_target
 TREE = tree_of_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0]])
 TOLERANCE = {"fp32": 1e-4, "fp16": 5e-2}
 KINDS = ("eagle3", "eagle", "medusa")
-Draft = EagleDraft | Eagle3Draft | MedusaHeads
+Draft = Eagle1Draft | Eagle3Draft | MedusaHeads
 
 
 @pytest.fixture(scope="module")

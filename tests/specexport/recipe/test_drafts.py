@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from specexport.draft_kinds import EagleDraft, LayerSkipDraft, MedusaDraft
+from specexport.draft_kinds import EagleRecipe, LayerSkipRecipe, MedusaRecipe
 from specexport.errors import RecipeError
 from specexport.recipe.schema import Recipe, load_recipe
 from specexport.trees import best_tree, tree_of_paths
@@ -32,7 +32,7 @@ def _recipe(draft: dict[str, Any], **keys: object) -> Recipe:
 def test_trees_are_those_of_the_tree_functions() -> None:
     spelled = _recipe({**EAGLE3, "tree": {"paths": PATHS}}).draft
     computed = _recipe({**MEDUSA, "tree": {"nodes": 6, "depth": 3, "acceptance": RATES}}).draft
-    assert isinstance(spelled, EagleDraft) and isinstance(computed, MedusaDraft)
+    assert isinstance(spelled, EagleRecipe) and isinstance(computed, MedusaRecipe)
     assert spelled.shape == tree_of_paths(PATHS)
     assert computed.shape == best_tree(RATES, 6, 3)
     assert (spelled.nodes, spelled.depth) == (5, 3)
@@ -43,7 +43,9 @@ def test_an_eagle_draft_is_a_chain_of_four_unless_a_tree_is_named() -> None:
     chain = _recipe(EAGLE3).draft
     tree = _recipe({**EAGLE3, "tree": {"paths": PATHS}}).draft
     dynamic = _recipe({**EAGLE3, "dynamic_tree": {"nodes": 7, "depth": 3, "branch": 3}}).draft
-    assert isinstance(chain, EagleDraft) and isinstance(tree, EagleDraft) and isinstance(dynamic, EagleDraft)
+    assert (
+        isinstance(chain, EagleRecipe) and isinstance(tree, EagleRecipe) and isinstance(dynamic, EagleRecipe)
+    )
     assert (chain.k, chain.nodes, chain.depth, chain.shape) == (4, 4, 4, None)
     assert (tree.k, tree.nodes, tree.depth) == (None, 5, 3)
     assert (dynamic.k, dynamic.nodes, dynamic.depth, dynamic.shape) == (None, 7, 3, None)
@@ -54,7 +56,7 @@ def test_an_early_exit_is_the_first_layers() -> None:
         _recipe({**SKIP, "exit_after": 3}).draft,
         _recipe({**SKIP, "layers": [0, 2, 5]}).draft,
     )
-    assert isinstance(exit_after, LayerSkipDraft) and isinstance(layers, LayerSkipDraft)
+    assert isinstance(exit_after, LayerSkipRecipe) and isinstance(layers, LayerSkipRecipe)
     assert exit_after.kept_layers == (0, 1, 2)
     assert layers.kept_layers == (0, 2, 5)
 
@@ -104,7 +106,7 @@ def test_a_drafts_directory_is_taken_from_the_recipes(tmp_path: Path) -> None:
     for draft in ({**EAGLE3, "source": "./drafts/it"}, {**MEDUSA, "source": "./drafts/it", "k": 2}):
         path.write_text(yaml.safe_dump({**BASE, "draft": draft}))
         found = load_recipe(path).draft
-        assert isinstance(found, (EagleDraft, MedusaDraft))
+        assert isinstance(found, (EagleRecipe, MedusaRecipe))
         assert found.source == str(tmp_path / "drafts" / "it")
 
 

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from specexport.draft_kinds import AnyKind, ModelDraft
+from specexport.draft_kinds import AnyKind, ModelRecipe
 from specexport.errors import RecipeError
 from specexport.recipe.messages import _number
 from specexport.recipe.schema import Recipe, load_recipe
@@ -89,7 +89,7 @@ def test_a_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
     recipe = load_recipe(RECIPES / "tiny-random.yaml")
     again = load_recipe(write(tmp_path, recipe.model_dump(mode="json")))
     assert again == recipe
-    assert isinstance(again.draft, ModelDraft)
+    assert isinstance(again.draft, ModelRecipe)
 
 
 MISTAKES: list[tuple[Any, ...]] = [

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specexport.cli import main
-from specexport.draft_kinds import MedusaDraft
+from specexport.draft_kinds import MedusaRecipe
 from specexport.recipe.schema import load_recipe
 from specexport.training.prompts_file import append_prompts, read_prompts
 from tests.specexport.training.conftest import RECIPE
@@ -128,7 +128,7 @@ def test_train_says_the_lines_to_paste_and_a_recipe_takes_them(recipe_file: Path
     recipe = recipe_file.read_text().replace("draft: {kind: none}", "draft:" + pasted)
     (recipe_file.parent / "mine.yaml").write_text(recipe)
     draft = load_recipe(recipe_file.parent / "mine.yaml").draft
-    assert isinstance(draft, MedusaDraft)
+    assert isinstance(draft, MedusaRecipe)
     assert (draft.source, draft.k) == (str(out), 2)
 
 
