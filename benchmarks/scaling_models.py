@@ -58,13 +58,13 @@ class Shape:
 
     @property
     def row_bytes(self) -> int:
-        """Of the KV cache, one token."""
+        """Bytes of one token in the KV cache."""
         return 2 * self.layers * self.kv_heads * self.head_dim * _FP32
 
     def need(
         self, weights: int, precision: str, *, width: int, rows: int, context: int, batch: int = 1
     ) -> Need:
-        """Of a launch of `batch` windows, each behind `context` tokens; `rows` of each meet the head."""
+        """The need of a launch of `batch` windows, each after `context` tokens; `rows` of each meet the head."""
         head_rows = (
             rows if precision == "fp32" else 2 * rows
         )  # `fine`: what 8 bits leave of a row is a second row

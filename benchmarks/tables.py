@@ -20,7 +20,7 @@ def speeds(report: Report) -> dict[str, dict[str, list[float]]]:
 
 
 def geomean(by_prompt: dict[str, list[float]]) -> float:
-    """Of the medians of each prompt."""
+    """The geometric mean of each prompt's median."""
     return geometric_mean([median(values) for values in by_prompt.values()])
 
 
@@ -36,13 +36,13 @@ def first_ms(report: Report, system: str) -> float:
 
 
 def agreement(report: Report, system: str) -> str:
-    """Of the prompts, how many this system answers with the tokens of the same system's plain mode."""
+    """How many prompts this system answers with the tokens of the same system's plain mode."""
     pairs = _pairs(report, system, system.rsplit(" ", 1)[0] + " plain")
     return f"{sum(a == b for a, b in pairs)} of {len(pairs)}" if pairs else "-"
 
 
 def kept(report: Report, system: str) -> str:
-    """Of the tokens that the fp32 checkpoint answers in transformers, how many come before this system parts from them.
+    """How many tokens of the fp32 checkpoint's answers in transformers come before this system differs.
 
     A percentage over all prompts, and the number of answers that are the same to the end.
     """

@@ -57,12 +57,12 @@ class Tree:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Of each node; 1 for the children of row 0."""
+        """The depth of each node; 1 for the children of row 0."""
         return depths_of(self.parents)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Of each node: the ranks that lead to it from row 0."""
+        """For each node, the ranks that lead to it from row 0."""
         paths: list[Path] = [()]
         for parent, rank in zip(self.parents, self.ranks, strict=True):
             paths.append((*paths[parent], rank))

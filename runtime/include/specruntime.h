@@ -243,7 +243,7 @@ spx_status spx_engine_close(spx_engine engine);
  * Returns OK, INVALID_ARGUMENT, INVALID_HANDLE, OUT_OF_MEMORY, INTERNAL. */
 spx_status spx_session_open(spx_engine engine, int32_t speculate, spx_session *session);
 
-/* Forgets every token and heals a poisoned session.
+/* Clears all tokens and the poisoned state.
  *   [in] session, int64: from `spx_session_open`
  * Returns OK, INVALID_ARGUMENT, INVALID_HANDLE, SESSION_BUSY, OUT_OF_MEMORY, INTERNAL. */
 spx_status spx_session_reset(spx_session session);

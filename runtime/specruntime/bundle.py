@@ -67,7 +67,7 @@ def open_bundle(
         try:
             target, draft = _open_engines(manifest, root, options or EngineOptions())
         except Exception:
-            rest()  # other bytes explain more than what the library says of them
+            rest()  # a hash mismatch is a better error than the library's
             raise
         bundle = LoadedBundle(manifest, root, target, draft, tokenizer)
         try:

@@ -230,7 +230,7 @@ class Session:
             self._cut(length)
 
     def reset(self) -> None:
-        """Forgets every token and heals a poisoned session by zeroing its caches."""
+        """Clears all tokens and the poisoned state, by zeroing the caches."""
         with self._guard.exclusive:
             self._guard.require_open()
             self._cut(0)
@@ -370,7 +370,7 @@ class Session:
         self._draft.rewind(length)
 
     def _require_like(self, source: "Session") -> None:
-        """Only what the same graphs computed, in caches that lie alike, can be copied."""
+        """Rows can only be copied between sessions with the same graphs and cache layout."""
         of_one_bundle = self.manifest is source.manifest or self.manifest == source.manifest
         pairs = ((self._feeder.context, source._feeder.context), (self._draft, source._draft))
         if not of_one_bundle or any(type(own) is not type(other) for own, other in pairs):

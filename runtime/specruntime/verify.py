@@ -1,4 +1,4 @@
-"""Which tokens of a proposal stand, chain or tree, under the rule that an answer's sampling asks for.
+"""Applies the accept rule of an answer's sampling to a proposal, chain or tree.
 
 Joins the rules of `accept` to the rows of one target window. Runs no engine and changes nothing.
 """

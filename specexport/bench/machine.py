@@ -26,7 +26,7 @@ def describe_machine(threads: int) -> dict[str, Any]:
 
 
 def threads_of(graph: GraphSpec, chosen: int | None) -> int:
-    """Of its engine: what was chosen, else what the bundle says, else the usable cores."""
+    """Threads of its engine: what was chosen, else what the bundle says, else the usable cores."""
     return chosen or stated_threads(graph) or usable_cores()
 
 

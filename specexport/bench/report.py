@@ -125,7 +125,7 @@ class BenchReport:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Figures over the `compared` prompts and by category; None where a mode was not run."""
+        """Statistics over the `compared` prompts and by category; None where a mode was not run."""
         by_category: dict[str, list[Run]] = {}
         for run in self.compared:
             by_category.setdefault(run.category, []).append(run)
@@ -226,7 +226,7 @@ def _acceptance_by_position(runs: Sequence[Run], mode: str) -> list[float]:
 
 
 def _host_percent(runs: Sequence[Run], mode: str) -> float:
-    """Of all the time in this mode, the share outside engine calls."""
+    """The share of all time in this mode that is outside engine calls."""
     chosen = _of(runs, mode)
     total = sum(run.total_ms for run in chosen)
     return sum((run.host_percent or 0.0) * run.total_ms for run in chosen) / total if total else 0.0

@@ -1,4 +1,6 @@
-"""Whether a bundle is what its recipe would build now. Cheap: no checkpoint is loaded, torch is not imported."""
+"""Checks whether a bundle is up to date: what its recipe would build now. Cheap: no checkpoint is loaded, torch is not
+imported.
+"""
 
 import json
 from collections.abc import Mapping
@@ -34,8 +36,8 @@ def default_output(recipe: Recipe) -> Path:
 
 
 def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
-    """Of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and libraries, and the
-    processor where weights are packed for it."""
+    """The digest of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and libraries,
+    and the processor where weights are packed for it."""
     backend = backend_of(recipe.backend)
     libraries = [f"{name} {_version(name)}" for name in (*LIBRARIES, *backend.libraries(recipe))]
     written = [recipe.model_dump_json(), *recipe.left_to_checkpoint]

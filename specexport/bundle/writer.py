@@ -146,7 +146,9 @@ def staged_bundle(output: Path) -> Iterator[Path]:
 
 
 def _clear_remains(output: Path) -> None:
-    """Of builds whose process is gone. The old bundle of one that died between its two renames goes back."""
+    """Removes what is left of builds whose process is gone. The old bundle of one that died between its two renames
+    goes back.
+    """
     remains = re.compile(rf"\.{re.escape(output.name)}\.(partial|old)-(\d+)")
     for path in sorted(output.parent.iterdir()):
         match = remains.fullmatch(path.name)

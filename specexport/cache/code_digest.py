@@ -123,7 +123,7 @@ def _imports(text: str) -> frozenset[tuple[str, str]]:
 
 @cache
 def _library_version(name: str) -> str:
-    """Of an import name, most often that of its distribution too; "none" where it is not installed."""
+    """Version of an import name, which is usually that of its distribution too; "none" if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""How one build runs: whether it repeats what the cache holds, and who hears how far it is."""
+"""Holds the settings of one build: whether it repeats what the cache holds, and callbacks for its progress."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ def _silent(stage: str) -> None: ...
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What every stage of a build is given.
+    """Settings passed to every stage of a build.
 
-    `force`: no stage takes its result from the cache. `announce` hears the name of each stage as it begins, `steps` how
-    far an engine compiler is (phase, done, in all).
+    `force`: no stage takes its result from the cache. `announce` is called with each stage's name,
+    `steps` with the progress of an engine compiler (phase, done, in all).
     """
 
     force: bool = False

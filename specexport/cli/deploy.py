@@ -32,7 +32,11 @@ def _instance_options(command: _F) -> _F:
             help="Requests that may wait in each.",
         ),
         click.option(
-            "--slots", type=_COUNT, default=4, show_default=True, help="Answers at the same time in each."
+            "--slots",
+            type=_COUNT,
+            default=4,
+            show_default=True,
+            help="Number of concurrent requests in each.",
         ),
         click.option(
             "-o",

@@ -25,13 +25,17 @@ _SMALLEST_VOCABULARY = 16
 
 @click.command("train")
 @click.argument("recipe", type=click.Path(path_type=Path))
-@click.option("--kind", type=click.Choice(KINDS), required=True, help="What is trained.")
+@click.option("--kind", type=click.Choice(KINDS), required=True, help="Kind of draft to train.")
 @prompts_option(
     'One {"prompt"} per line, which the target answers (`specexport write-prompts` writes some), or {"messages"} that '
     "end with an answer."
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Where the draft goes."
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Output directory of the draft.",
 )
 @click.option(
     "--work",
@@ -40,7 +44,9 @@ _SMALLEST_VOCABULARY = 16
     help="Answers, features and checkpoints, kept for the next run. Default: OUT with -work at its end.",
 )
 @click.option(
-    "--minutes", type=click.FloatRange(min=0, min_open=True), help="Longest training, all runs together."
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Time limit for training, all runs together.",
 )
 @click.option("--epochs", type=click.IntRange(min=1), default=6, show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), help="Default: all cores.")
@@ -53,7 +59,7 @@ _SMALLEST_VOCABULARY = 16
 @click.option(
     "--vocabulary",
     type=click.IntRange(min=_SMALLEST_VOCABULARY),
-    help="Ids the draft can say, the most frequent of the answers; Medusa heads say all and learn from these. Default: "
+    help="Draft vocabulary size: the most frequent ids; Medusa heads keep all ids and learn from these. Default: "
     "8192, or those of --start.",
 )
 @click.option(

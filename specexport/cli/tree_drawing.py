@@ -79,7 +79,7 @@ def place_nodes(tree: Tree) -> tuple[list[tuple[float, int]], int]:
 
 
 def node_probabilities(tree: Tree, acceptance: Rates) -> list[float]:
-    """Of each window row: that it is accepted, which takes the whole path to it. Row 0 has 1."""
+    """The probability that each window row is accepted, which requires the whole path to it. Row 0 has 1."""
     expected_tokens(tree, acceptance)  # raises where a node has no rate
     worths = [1.0]
     for parent, rank, depth in zip(tree.parents, tree.ranks, tree.depths, strict=True):

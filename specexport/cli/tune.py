@@ -38,7 +38,7 @@ from specruntime.cli.options import (
     type=click.FloatRange(min=0, min_open=True),
     default=5.0,
     show_default=True,
-    help="Longest search for the layers of a layer_skip draft.",
+    help="Time limit for the layer search of a layer_skip draft.",
 )
 @law_options
 @threads_option

@@ -10,7 +10,7 @@ from specexport.cli.progress import Occasionally, say
 @click.command("write-prompts")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option(
-    "--count", type=click.IntRange(min=1), required=True, help="Prompts the file is to hold in the end."
+    "--count", type=click.IntRange(min=1), required=True, help="Total number of prompts in the file."
 )
 @click.option(
     "-o",
@@ -18,20 +18,20 @@ from specexport.cli.progress import Occasionally, say
     type=click.Path(path_type=Path),
     required=True,
     metavar="FILE.jsonl",
-    help='One {"prompt"} a line; a file that is there is continued.',
+    help='One {"prompt"} per line; an existing file is continued.',
 )
 @click.option(
     "--openings",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Beginnings of prompts, one a line, taken in turn; the model writes on.",
+    help="Beginnings of prompts, one per line, used in turn; the model continues them.",
 )
 @click.option(
     "--exclude",
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE.jsonl",
-    help="Prompts kept out, with all that share 13 words in a row with one: a benchmark's.",
+    help="Prompts to exclude, such as a benchmark's, with all that share 13 words in a row with one of them.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Default: all cores.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)

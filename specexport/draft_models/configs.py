@@ -63,7 +63,7 @@ class EagleConfig:
 
     @property
     def hidden_size(self) -> int:
-        """Of the draft's hidden states."""
+        """Width of the draft's hidden states."""
         return int(self.layer.hidden_size)
 
 

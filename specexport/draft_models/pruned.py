@@ -48,7 +48,7 @@ class PartialHead(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Of the shape that a whole LM head has, without its numbers."""
+        """A tensor of a whole LM head's shape, without its numbers."""
         return torch.empty(len(self.places), self.rows.in_features, device="meta")
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from specexport.parity.reference import named_rows, rows_of
 
 DRAFT_REFERENCE_NAME = "draft_reference.npz"
 TREE_PARENTS = (-1, -1, -1, 0, 0, 1, 3, 3, 5, 6)
-"""Of the nodes of the tree behind the pairs, level by level: the node each hangs on, -1 for the last pair."""
+"""Parents of the nodes of the tree after the pairs, level by level; -1 for the last pair."""
 
 _SEED = 20240602
 
@@ -111,7 +111,7 @@ def load_draft_reference(directory: Path) -> DraftReference:
 
 
 def tree_paths() -> list[tuple[int, ...]]:
-    """Of each node of the reference tree: its ancestors and itself, as node numbers."""
+    """For each node of the reference tree: its ancestors and itself, as node numbers."""
     paths: list[tuple[int, ...]] = []
     for node, parent in enumerate(TREE_PARENTS):
         paths.append((*(paths[parent] if parent >= 0 else ()), node))

@@ -37,7 +37,7 @@ class RoundProfile:
 
     @property
     def host_ms(self) -> float:
-        """Of all rounds, prefills included: everything outside engine calls."""
+        """Time of all rounds, prefills included, outside engine calls."""
         return self.round_ms + self.prefill_ms - self.target_engine_ms - self.draft_engine_ms
 
     @property

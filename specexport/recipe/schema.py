@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 MOST_CAPACITY = 2048
-"""Of a recipe that leaves its capacity to the checkpoint."""
+"""The largest default capacity: a recipe without `capacity` gets at most this."""
 MOST_ANSWER = 64
 USUAL_CHUNK = 128
 CHECK_TEXT = "The quick brown fox jumps over the lazy dog. The quick brown fox"
@@ -97,7 +97,7 @@ class Check(RecipePart):
     """What `specexport check` decodes."""
 
     prompts: Annotated[tuple[Prompt, ...], Field(min_length=1, examples=[[[1, 2, 3]]])] = (CHECK_TEXT,)
-    """Texts, or lists of token ids. Left out: a sentence that begins again, or ids without a tokenizer."""
+    """Texts, or lists of token ids. Default: a built-in prompt that repeats a sentence, or ids without a tokenizer."""
     max_new_tokens: PositiveInt = MOST_ANSWER
     chat: bool = False
     """Wrap text prompts in the tokenizer's chat template."""
@@ -110,7 +110,7 @@ class Recipe(RecipePart):
     """Names the bundle: ./<name>.bundle unless the command says otherwise."""
     target: Annotated[Target, Field(examples=[{"source": "./my-model"}])]
     precision: Precision = "fp32"
-    """Of weights, activations and KV cache; `weights` stores the former in fewer bits."""
+    """Number format of weights, activations and KV cache; `weights` stores the weights in fewer bits."""
     weights: Annotated[Weights | EngineWeights, Field(discriminator="format")] | None = None
     """How weights are stored where they take fewer bits than `precision`: int8 and int4 of target and draft for ONNX
     Runtime, fp8, int4-awq and nvfp4 of the target for TensorRT."""
@@ -222,7 +222,7 @@ def conflicts(recipe: "Recipe") -> Iterator[str]:
 def _found(part: BaseModel, key: str) -> str:
     """`found 4`, or what stands in for a key that was not written."""
     value = getattr(part, key)
-    return f"found {value}" if key in part.model_fields_set else f"left out and so {value}"
+    return f"found {value}" if key in part.model_fields_set else f"defaults to {value}"
 
 
 def _batch(recipe: "Recipe") -> Iterator[str]:

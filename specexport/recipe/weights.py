@@ -15,7 +15,7 @@ class LmHead(RecipePart):
     """The LM head; the embedding table is stored with it."""
 
     format: Literal["int8", "fp32"] = "int8"
-    """Of its weights."""
+    """The format of its weights."""
     activations: Literal["blocks", "fine"] | None = Field(
         default_factory=lambda data: "fine" if data.get("format") == "int8" else None
     )
@@ -34,7 +34,9 @@ class Weights(RecipePart):
     """Integer weights. Activations between layers and the KV cache stay fp32."""
 
     format: Literal["int8", "int4"]
-    """Of every linear layer but the LM head. A checkpoint that was stored in 4-bit blocks keeps its own numbers."""
+    """The format of every linear layer but the LM head. A checkpoint that was stored in 4-bit blocks keeps its own
+    numbers.
+    """
     activations: Activations = "blocks"
     """How the rows that meet the weights are rounded, always by scales of their own: blocks (8 bits, a scale per block
     of a row), fine (about 15 bits, twice the arithmetic) or rows (8 bits, one scale per row; int8 only)."""

@@ -111,7 +111,7 @@ def least_capability(formats: Collection[str]) -> tuple[int, int]:
 
 
 def capable_names(library: LibraryName, formats: Collection[str]) -> tuple[str, ...]:
-    """Of the compute capabilities that engines of `library` can be aimed at, those with arithmetic for `formats`."""
+    """The compute capabilities that engines of `library` can target and that have arithmetic for `formats`."""
     least = least_capability(formats)
     names = CAPABILITIES[library].compute_capability_names
     return tuple(name for name in names if (int(name[2:-1]), int(name[-1])) >= least)

@@ -31,7 +31,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 DEFAULT_VOCABULARY = 8192
 DEFAULT_DEPTH = 4
 FEWEST_LAYERS = 6
-"""Of a target for EAGLE-3: fewer have no three different layers to tap by the published choice."""
+"""The fewest layers of a target for EAGLE-3: with fewer, the published choice does not give three different layers."""
 LEARNING_RATES: dict[Kind, float] = {"medusa": 1e-3, "eagle3": 8e-4, "model": 8e-4}
 
 

@@ -163,7 +163,7 @@ def _share_done(progress: Progress, plan: TrainingPlan, steps: int) -> float:
 
 
 def _pace(step: int, done: float) -> float:
-    """Of the learning rate: a linear start, then a cosine to nearly nothing."""
+    """The learning-rate factor: a linear warm-up, then a cosine decay to nearly 0."""
     return min(1.0, (step + 1) / _WARM_UP_STEPS) * (
         0.02 + 0.98 * (1 + math.cos(math.pi * min(done, 1.0))) / 2
     )

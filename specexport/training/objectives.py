@@ -45,7 +45,7 @@ class Teacher:
 
 @dataclass
 class BatchLoss:
-    """Of one batch: `loss` to descend, and by step how many chains got that far of those that could."""
+    """The result of one batch: `loss` to minimise, and by step how many chains got that far of those that could."""
 
     loss: Tensor
     reached: list[int]

@@ -40,7 +40,7 @@ CARD_NAME = "README.md"
 
 @dataclass(frozen=True)
 class Facts:
-    """Of one training run. `acceptance`: by drafted token, the share of chains accepted up to it."""
+    """The results of one training run. `acceptance`: by drafted token, the share of chains accepted up to it."""
 
     kind: str
     target: str

@@ -98,7 +98,7 @@ class PromptCodec:
         return prompt, answer
 
     def _ids(self, text: str) -> tuple[int, ...]:
-        """Of a rendered text, whose special tokens are in it."""
+        """Token ids of a rendered text, which contains its special tokens."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _text(self, ids: Sequence[int]) -> str:

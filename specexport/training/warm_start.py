@@ -102,7 +102,7 @@ def _rope_parameters(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _activation(config: PretrainedConfig) -> str:
-    """Of the MLP, where it is one that has a name; else Llama's own."""
+    """The name of the MLP's activation where it has one; else Llama's own."""
     stated = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", None)
     return stated if isinstance(stated, str) and stated in ACT2FN else "silu"
 

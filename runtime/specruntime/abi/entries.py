@@ -209,7 +209,7 @@ LIFETIME = (
     ),
     Entry(
         "spx_session_reset",
-        "Forgets every token and heals a poisoned session.",
+        "Clears all tokens and the poisoned state.",
         (_SESSION,),
         (StatusMeaning(Status.OK, "", (State.EMPTY,)), *_SHARED),
     ),

@@ -31,7 +31,7 @@ class Launch:
 
 
 def cost(size: int, width: int) -> float:
-    """Of a launch, in launches of one row."""
+    """The cost of a launch, in launches of one row."""
     return 1 + ROW_COST * size * width
 
 

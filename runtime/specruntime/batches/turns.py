@@ -15,7 +15,7 @@ _BEGIN_SECONDS = 10.0  # a thread that has not begun by then never will
 
 
 class TurnThread:
-    """Carries out one call after the other, each in as many pieces as it suspends itself plus one."""
+    """Runs calls that can suspend and resume, one after the other."""
 
     def __init__(self) -> None:
         """Raises `OutOfMemory` where the process has none for another thread."""

@@ -19,7 +19,7 @@ trace_option = click.option(
     "--trace",
     "traced",
     metavar="ID",
-    help="Only this check prompt: print the round where the answers part, next to the plain one.",
+    help="Only this check prompt: print the round where the answers differ, next to the plain one.",
 )
 
 

@@ -31,7 +31,7 @@ from specruntime.text.codec import TextCodec
 @click.option("--chat", is_flag=True, help="Wrap the prompt in the bundle's chat template.")
 @sampling_options
 @click.option("--plain", is_flag=True, help="Decode without drafts.")
-@click.option("--stats", is_flag=True, help="Figures of the answer on stderr.")
+@click.option("--stats", is_flag=True, help="Print statistics to stderr.")
 @click.option(
     "--compare", is_flag=True, help="Then answer again without drafts: speed-up and equality of the tokens."
 )

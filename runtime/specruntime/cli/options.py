@@ -37,7 +37,7 @@ def max_new_tokens_option(default: int | None = DEFAULT_NEW_TOKENS) -> Callable[
         type=click.IntRange(min=1),
         default=default,
         show_default=default is not None,
-        help="Longest answer.",
+        help="Maximum number of new tokens.",
     )
 
 
@@ -50,7 +50,7 @@ def law_options(command: _F) -> _F:
 def _distribution_options(command: _F) -> _F:
     for option in (
         click.option(
-            "--top-p", type=float, default=1.0, show_default=True, help="Smallest set with this mass."
+            "--top-p", type=float, default=1.0, show_default=True, help="Nucleus sampling threshold."
         ),
         click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
     ):
@@ -71,10 +71,26 @@ _SAMPLING_OPTIONS = (
         help="Least probability relative to the most likely token.",
     ),
     click.option(
-        "--repetition-penalty", type=float, default=1.0, show_default=True, help="Over prompt and answer."
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Applied to tokens of prompt and answer.",
     ),
-    click.option("--presence-penalty", type=float, default=0.0, show_default=True, help="Over the answer."),
-    click.option("--frequency-penalty", type=float, default=0.0, show_default=True, help="Over the answer."),
+    click.option(
+        "--presence-penalty",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Applied to tokens of the answer.",
+    ),
+    click.option(
+        "--frequency-penalty",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Applied to tokens of the answer.",
+    ),
     click.option("--logit-bias", type=_Bias(), multiple=True, help="Added to a token's logit; -inf bans it."),
     click.option(
         "--stop", metavar="TEXT", multiple=True, help="Ends the answer; may be given several times."
@@ -86,7 +102,7 @@ _SAMPLING_OPTIONS = (
         type=int,
         default=0,
         show_default=True,
-        help="None of these ends it.",
+        help="Minimum number of new tokens.",
     ),
     click.option("--logprobs", type=int, help="Also report the n most likely tokens; printed with --json."),
     click.option("--ignore-eos", is_flag=True, help="Do not stop at the model's end tokens."),

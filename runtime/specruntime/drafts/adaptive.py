@@ -1,9 +1,9 @@
 """Dynamic length: each round drafts as much as pays, or nothing, by recent acceptance and measured times.
 
 Wraps the drafts of a bundle (an *arm* each) and hands out the proposal with the most expected tokens per second. What
-a draft costs when it turns out wrong is bounded by a credit (`lengths.Credit`); a draft that does not pay is asked
-again by probes of its smallest size. One that proposes for nothing (prompt lookup) is asked always and judged by what
-was committed, so for it off only means not verified.
+a draft costs when it turns out wrong is bounded by a credit (`lengths.Credit`); a draft that does not pay is
+tried again by probes of its smallest size. One that proposes at no cost (prompt lookup) always proposes and is judged
+by what was committed, so disabling it only skips verification.
 
 Under `match` and greedy decoding the tokens do not depend on any of this. Under the rejection rule they follow the
 noise of each draft, and lengths that follow the clock would make a seed give other tokens each time, so there every
@@ -273,7 +273,7 @@ GUESSED_PLAIN = 0.02  # seconds of a plain step; the first one measured replaces
 
 
 def adaptive_draft(draft: Draft, manifest: Manifest) -> AdaptiveDraft:
-    """Wraps the draft of an adaptive bundle, with prompt lookup beside it where the manifest says so."""
+    """Wraps the draft of an adaptive bundle, with prompt lookup in addition where the manifest says so."""
     spec = manifest.adaptive
     assert spec is not None, "the manifest says that the length is dynamic"
     verify = _verify_seconds(spec, manifest.target)
@@ -284,7 +284,7 @@ def adaptive_draft(draft: Draft, manifest: Manifest) -> AdaptiveDraft:
 
 
 def _verify_seconds(spec: AdaptiveSpec, target: GraphSpec) -> dict[int, float]:
-    """Of the windows that judge drafts, and of a plain step, by width."""
+    """Seconds of the windows that judge drafts, and of a plain step, by width."""
     profiles = [p for p in target.profiles if p.rows == p.width and p.computes("top_ids")]
     known = {p.width: 1e-3 * spec.step_ms[p.name] for p in profiles if p.name in spec.step_ms}
     plain = known.get(1, GUESSED_PLAIN)
@@ -309,5 +309,5 @@ def _arm(draft: Draft, spec: AdaptiveSpec, manifest: Manifest, widths: Sequence[
 
 
 def _free(draft: Draft) -> Arm:
-    """Of a draft that proposes for nothing."""
+    """The arm of a draft that proposes at no cost."""
     return Arm(draft, Acceptance(draft.k, LOOKUP_PRIOR, memory=LOOKUP_MEMORY), None)

@@ -1,4 +1,4 @@
-"""What a draft is: something that proposes the tokens that may follow, as a chain or as a tree.
+"""Defines the interface of drafts: they propose the tokens that may follow, as a chain or as a tree.
 
 A draft sees the committed tokens, and of the target what `observe` shows it. It derives from the tokens what it has
 not seen yet, so a round that committed fewer tokens than it proposed needs no message of its own.
@@ -27,9 +27,9 @@ class Proposal:
 
     `parents` [n] is the window row of each node's parent, an earlier row; None: a chain. `ranks` [n] says which of the
     parent's candidates a node is, 0 the most likely; None: nothing is known of it, a chain's are 0.
-    `probabilities` is None when the ids are a function of tokens, features and seed. Of a chain: [n, vocab], the law
-    each id was drawn from. Of a tree: [n + 1, vocab], row i the law that the first child of window row i was drawn
-    from, its siblings after it from the same law without those before them, in window order.
+    `probabilities` is None when the ids are a function of tokens, features and seed. For a chain: [n, vocab], the
+    distribution each id was drawn from. For a tree: [n + 1, vocab], row i the distribution that the first child of
+    window row i was drawn from, its siblings after it from the same one without those before them, in window order.
     """
 
     ids: NDArray[np.int64]
@@ -43,7 +43,7 @@ NOTHING = Proposal(np.empty(0, dtype=np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one target window did, told to the draft before its tokens are committed."""
+    """The result of one target window, reported to the draft before its tokens are committed."""
 
     start: int  # position of the first kept row
     features: (
@@ -61,7 +61,7 @@ class Draft:
     """Proposes continuations of one sequence. Not thread-safe.
 
     A draft that keeps nothing between rounds overrides `propose` alone. `k` is the most tokens a round can accept of
-    its proposals; in `tally` it books its engine calls, and the session replaces it with each answer.
+    its proposals. Engine calls are counted in an object that the session replaces with each answer.
     """
 
     k: int

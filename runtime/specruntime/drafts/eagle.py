@@ -61,7 +61,7 @@ _CONTRACT = Contract(
 
 
 class DynamicTree(Closed):
-    """A tree grown anew each round (EAGLE-2): `branch` nodes expanded per level, the best `nodes` of all judged."""
+    """A tree grown every round (EAGLE-2): `branch` nodes expanded per level, the best `nodes` of all judged."""
 
     nodes: Annotated[int, Field(ge=1, le=MAX_NODES)]
     branch: Size
@@ -116,7 +116,7 @@ class EagleDraft(DraftSpec):
         if self.tree is not None and self.dynamic is not None:
             refuse("draft has both a tree and a dynamic tree, expected one of them or neither")
         if self.stop_below is not None and self.grows_trees:
-            refuse(f"draft.stop_below is {self.stop_below} beside a tree, expected it for chains only")
+            refuse(f"draft.stop_below is {self.stop_below} with a tree, expected it for chains only")
         if self.tree is not None:
             check_tree(target, self.tree, candidates)
             if self.tree.depth != self.k:
@@ -228,7 +228,7 @@ class StaticGrower:
         self._feeder = feeder
         tree = static_tree(spec.parents, spec.ranks)
         self._trees = Trimmings(tree)
-        # Drawing takes the levels with laws; a bundle without them drafts the likeliest tokens.
+        # Drawing takes the levels with distributions; a bundle without them drafts the most likely tokens.
         lawful = feeder.lawful
         self._drawing = lawful if lawful and len(lawful.levels) >= len(tree.levels) - 1 else None
 

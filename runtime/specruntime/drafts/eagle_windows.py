@@ -1,6 +1,6 @@
 """Runs an EAGLE draft's graph over pairs of a hidden row and a token, and looks ahead of its cache level by level.
 
-Pair t is what is known of position t beside token t + 1: cache row t, position t, and its answer is about token t + 2.
+Pair t joins what is known of position t and token t + 1: cache row t, position t, and its answer is about token t + 2.
 The hidden row is the target's features where the target has been, and the draft's own `next_hidden` beyond. Owns the
 staging of windows; knows nothing of what is proposed.
 """
@@ -34,7 +34,7 @@ class Expansion:
 
     @property
     def logprobs(self) -> NDArray[np.float32]:
-        """[count, K] under the draft's own law."""
+        """[count, K] under the draft's own distribution."""
         assert self.window.topk_logprobs is not None
         logprobs: NDArray[np.float32] = self.window.topk_logprobs[0, : self.count]
         return logprobs
@@ -202,7 +202,7 @@ class _Asked:
 
 
 def _ladder(windows: dict[str, Window], suffix: str) -> Ladder | None:
-    """The windows whose profiles end in `suffix` ("": those without one); None where there is no step among them."""
+    """The windows whose profiles end in `suffix` ("": those without one); None without a step among them."""
     named = {name: w for name, w in windows.items() if name.endswith(LAW_SUFFIX) == bool(suffix)}
     step = named.get(STEP + suffix)
     if step is None or step.profile.width != 1:

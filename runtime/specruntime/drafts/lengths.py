@@ -101,7 +101,7 @@ class Acceptance:
             self._trials[position] = kept * self._trials[position] + 1
 
     def expected(self) -> list[float]:
-        """Accepted drafts of a round, for each length (law 3)."""
+        """Expected accepted drafts of a round, for each length."""
         reached, total, gains = 1.0, 0.0, []
         for hits, trials in zip(self._hits, self._trials, strict=True):
             reached *= hits / trials
@@ -117,7 +117,7 @@ class Acceptance:
 
 
 class TreeAcceptance:
-    """Expected accepted drafts by size, for trees: sizes are whole shapes, and a smaller one is no part of a larger.
+    """Expected accepted drafts by size, for trees: sizes are whole shapes, and a smaller one is not part of a larger.
 
     Every size has a prior, and how far rounds reached beyond or below the prior of theirs is taken to hold for all.
     """
@@ -161,7 +161,7 @@ class Plan:
 def plans(
     acceptance: Acceptance | TreeAcceptance, draft: StepTimes | None, verify: StepTimes, limit: int
 ) -> list[Plan]:
-    """For each size up to `limit`: expected tokens over expected time (law 4), times taken by size and by width.
+    """For each size up to `limit`: expected tokens over expected time, times taken by size and by width.
 
     `draft` None: drafting is done or costs nothing. A size is judged in the narrowest window that `verify` knows to
     hold it; sizes that fit none are left out.
@@ -182,7 +182,7 @@ class Credit:
 
     A text starts with the time of `START` plain steps and earns `SHARE` of all time; speculation pays what it loses
     and banks what it gains, up to `MOST` plain steps. So over T seconds with n tokens speculation loses no more than
-    START / n + SHARE of them, as far as the times are what was measured.
+    START / n + SHARE of them, assuming the measured times hold.
     """
 
     START = 1.75

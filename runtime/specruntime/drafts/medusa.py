@@ -91,7 +91,7 @@ class MedusaDraft(DraftSpec):
 
 
 class MedusaProposer(Draft):
-    """Proposes each head's likeliest candidates, given the noise the target will use. Its graph has no cache."""
+    """Proposes each head's most likely candidates, given the noise the target will use. Its graph has no cache."""
 
     def __init__(self, context: Context, spec: MedusaDraft) -> None:
         super().__init__(spec.k)

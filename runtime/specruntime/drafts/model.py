@@ -81,7 +81,7 @@ class ModelProposer(SpeculatingDraft[Feeder]):
         count = min(room.depth, room.nodes, self.k, self._feeder.capacity - len(tokens) + 1)
         if count < 1:
             return NOTHING
-        self._keep_confirmed(tokens[:-1])  # the last token is always fed anew
+        self._keep_confirmed(tokens[:-1])  # the last token is always fed again
         with self._engine_calls():
             proposal = self._draft(tokens, count, sampler)
         self.cache_length = len(tokens)

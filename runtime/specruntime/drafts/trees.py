@@ -179,7 +179,7 @@ Logprobs = NDArray[np.floating]
 
 
 def best_first(ids: Ids, logprobs: Logprobs, sampler: Sampler, ahead: int) -> tuple[Ids, Logprobs]:
-    """Candidates [..., K] for the output position `ahead` of the next one: (ids, log-beliefs), the likeliest first.
+    """Candidates [..., K] for the output position `ahead` of the next one: (ids, log-beliefs), the most likely first.
 
     A belief is the chance that the target takes the token. At temperature 0 it is the draft's probability. Above, the
     target takes the token whose scaled logit plus noise is highest, and the noise of the position is known: a draft
@@ -199,20 +199,21 @@ def best_first(ids: Ids, logprobs: Logprobs, sampler: Sampler, ahead: int) -> tu
 
 
 def probability_of(token: int, ids: Ids, logprobs: Logprobs) -> float:
-    """The draft's probability of a token by its candidates [K], best first; of one that is none, at most the last's."""
+    """The draft's probability of a token by its candidates [K], best first; for any other token, at most the last's."""
     place = np.flatnonzero(ids == token)
     return float(np.exp(logprobs[place[0] if place.size else -1]))
 
 
 def room_for_laws(count: int, vocab_size: int, sampler: Sampler) -> NDArray[np.float32] | None:
-    """[count, vocab] where drafts are drawn from their law; None where they are a function of logits and seed."""
+    """[count, vocab] where drafts are drawn from a distribution; None where they follow from logits and seed."""
     return np.empty((count, vocab_size), np.float32) if sampler.params.draws_drafts else None
 
 
 def next_draft(
     logits: NDArray[np.floating], drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler
 ) -> int:
-    """The token behind `drafted` of a chain, from the draft's own logits [vocab]; drawn with `laws`, which get its law.
+    """The token after `drafted` of a chain, from the draft's logits [vocab]; drawn where `laws` is given, which gets
+    the distribution.
 
     Otherwise it comes from the target's own noise, so the two agree as often as their logits do. Raises as
     `Sampler.sample`.
@@ -224,7 +225,9 @@ def next_draft(
 
 
 def draw_children(law: Law, count: int, draws: Draws) -> list[int]:
-    """Up to `count` different tokens, each drawn from `law` [vocab] without those before it; fewer if none is left."""
+    """Up to `count` different tokens, each drawn from a distribution [vocab] without those before it; fewer if none is
+    left.
+    """
     left, tokens = law.copy(), []
     for _ in range(count):
         if not left.any():

@@ -45,7 +45,7 @@ class ForwardingDraft(Draft):
 
 
 class DraftSwitch(ForwardingDraft):
-    """Another draft while `on`, nothing while off. What the draft must know of the target it is told either way."""
+    """Another draft while `on`, nothing while off. The draft observes the target either way."""
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
@@ -61,7 +61,7 @@ FILLER = 0
 class FullWidthDraft(ForwardingDraft):
     """Another draft's proposals, filled up with token 0 to `k` ids. Over a draft of kind none: an empty draft at width
     k + 1. Fillers are judged like any drafted token, in a tree as children of row 0. For the `match` rule only: they
-    have no law they were drawn from.
+    have no distribution they were drawn from.
     """
 
     def __init__(self, draft: Draft, k: int) -> None:

@@ -16,8 +16,8 @@ class EngineOptions:
 
     `threads` is the number of CPU threads per engine, `provider` ONNX Runtime's execution provider ("cpu", "cuda" or
     "tensorrt"), `profile_to` a file prefix that ONNX Runtime writes its operator profile to. Raises `InvalidArgument`
-    for threads outside 1 to 1024. Threads that keep `spinning` for the next run take the cores of another engine that
-    works now: off where target and draft run in turns. `copy_weights` lets ONNX Runtime read weights into memory of
+    for threads outside 1 to 1024. Threads that keep `spinning` for the next run steal cores from the other engine:
+    off where target and draft run in turns. `copy_weights` lets ONNX Runtime read weights into memory of
     its own instead of mapping their files: more memory, and files that are written over change nothing.
     """
 

@@ -26,7 +26,7 @@ def architecture() -> str:
 
 
 def processor_features() -> tuple[str, ...] | None:
-    """Those of this processor that decide how weights are packed, sorted; None where the system does not tell."""
+    """Those of this processor that decide how weights are packed, sorted; None if the system does not report them."""
     try:
         lines = _CPUINFO.read_text().splitlines()
     except OSError:
@@ -37,7 +37,7 @@ def processor_features() -> tuple[str, ...] | None:
 
 
 def installed_version() -> str | None:
-    """Of onnxruntime; None where it is not installed."""
+    """The version of onnxruntime; None where it is not installed."""
     try:
         import onnxruntime
     except ImportError:

@@ -148,7 +148,7 @@ def _check_size(path: Path, name: str, record: FileRecord) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise BundleInvalid(f"{name} is not a regular file; {REBUILD}")
     if status.st_size != record.bytes:
-        state = "truncated" if status.st_size < record.bytes else "longer than it was"
+        state = "truncated" if status.st_size < record.bytes else "larger than recorded"
         raise BundleInvalid(
             f"{name} is {state}: found {status.st_size} bytes, the manifest says {record.bytes}; {REBUILD}"
         )
@@ -194,6 +194,6 @@ def _opened(path: Path, name: str) -> Iterator[BufferedReader]:
 def _require_digest(name: str, found: str, expected: str) -> None:
     if found != expected:
         raise BundleHashMismatch(
-            f"{name} has other bytes than it was built with: found sha256 {found}, the manifest says "
+            f"{name} was modified after the build: found sha256 {found}, the manifest says "
             f"{expected}; {REBUILD}"
         )

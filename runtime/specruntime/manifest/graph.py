@@ -77,7 +77,7 @@ class PrepackedWeights(Closed):
     bytes: Annotated[int, Field(ge=1, le=2**63 - 1)]
     """By which the file `weights` is longer than the plain weights."""
     plain_sha256: Sha256
-    """Of the plain weights."""
+    """The sha256 of the plain weights."""
 
 
 class OnnxRuntimeEngine(Closed):

@@ -131,8 +131,8 @@ class Manifest(Closed):
     name: str
     producer: str
     precision: Literal["fp32", "fp16", "bf16", "int8", "int4", "fp8", "int4-awq", "nvfp4"]
-    """Of everything, or, int8 and int4, of the weights, with activations and KV cache in fp32; fp8, int4-awq and nvfp4
-    are formats of an engine's linear layers, the rest is in the dtype of the cache."""
+    """Number format of everything, or, int8 and int4, of the weights, with activations and KV cache in fp32; fp8,
+    int4-awq and nvfp4 are formats of an engine's linear layers, the rest is in the dtype of the cache."""
     target: GraphSpec
     draft: Annotated[DraftSpec, _AnyKind()]
     adaptive: AdaptiveSpec | None = None

@@ -96,7 +96,7 @@ def _ids(name: str, tokens: Sequence[int], vocab: int) -> NDArray[np.int64]:
     outside = next((token for token in tokens if not 0 <= token < vocab), None)
     if outside is not None:
         raise InvalidArgument(
-            f"{name} holds the token id {shown(outside)}, expected 0 to {vocab - 1}: the vocabulary of the bundle"
+            f"{name}: token id {shown(outside)} is outside the bundle's vocabulary, expected 0 to {vocab - 1}"
         )
     return np.asarray(tokens, np.int64).reshape(-1)
 

@@ -93,7 +93,7 @@ Event = Delivery | Failure
 
 
 class QueueFull(SpecError):
-    """As many requests wait as may wait; try again later."""
+    """The request queue is full; try again later."""
 
 
 class Draining(SpecError):

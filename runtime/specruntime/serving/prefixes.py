@@ -32,7 +32,7 @@ class Prefixes:
         self._piece = max(profile.width for profile in manifest.target.profiles)
 
     def usable(self, work: Work, tokens: NDArray[np.int64], pieces: int) -> int:
-        """Of `tokens` [n], held by some session, how many the work can start from; 0: none.
+        """How many of `tokens` [n], held by some session, the work can start from; 0: none.
 
         The first `pieces` of them were fed in whole pieces from the beginning of a prompt. At least one token of the
         prompt is left to be fed.

@@ -1,6 +1,6 @@
 """Requests over slots: first come, first served, one thread that drives the stepper.
 
-Owns the queue and its limit, deadlines, cancellation, what each request hears, and the end of it all. Between two
+Owns the queue and its limit, deadlines, cancellation, the events of each request, and shutdown. Between two
 steps every overdue or cancelled request leaves its slot and the next one takes it.
 """
 
@@ -146,7 +146,7 @@ class Scheduler:
         return not (self._draining or self._closed)
 
     def submit(self, work: Work, deliver: Callable[[Event], None], *, seconds: float | None = None) -> Ticket:
-        """Queues the work; `deliver` hears every event from the scheduler's thread and must not wait.
+        """Queues the work; `deliver` is called with every event from the scheduler's thread and must not block.
 
         Work without a seed gets one of its own here; `Ticket.figures` says which. `seconds` is the time the request
         may take from now on. Raises what `Stepper.check` raises, `QueueFull` and `Draining`; nothing is delivered then.
@@ -279,7 +279,7 @@ class Scheduler:
         self._end_without_slots()
 
     def _report(self, turn: Turn) -> None:
-        """Tells the request what its turn did. A slot is free before its request hears of the end."""
+        """Delivers the turn's events to its request. A slot is free before its request gets the last one."""
         ticket = self._active[turn.slot]
         ticket.figures.cached_tokens += turn.cached
         if turn.error is not None:

@@ -29,7 +29,7 @@ class TestFiles:
 
     def test_longer(self, bundle: Path) -> None:
         os.truncate(bundle / "weights/target.data", 4097)
-        assert "longer than it was: found 4097 bytes" in refusal(bundle, verify=False)
+        assert "larger than recorded: found 4097 bytes" in refusal(bundle, verify=False)
 
     def test_one_changed_byte(self, bundle: Path) -> None:
         changed = b"\1" + FILES["weights/target.data"][1:]
@@ -56,11 +56,13 @@ class TestFiles:
         changed[place] ^= 1
         (bundle / name).write_bytes(changed)
         if when == "first":
-            with pytest.raises(BundleHashMismatch, match=f"{name} has other bytes"):
+            with pytest.raises(BundleHashMismatch, match=f"{name} was modified after the build"):
                 check_files(bundle, files, hashes=True, endings=endings)
         else:
             rest = check_files(bundle, files, hashes=True, endings=endings)
-            with pytest.raises(BundleHashMismatch, match=f"{name} has other bytes.*{files[name].sha256}"):
+            with pytest.raises(
+                BundleHashMismatch, match=f"{name} was modified after the build.*{files[name].sha256}"
+            ):
                 rest()
 
     @pytest.mark.parametrize(

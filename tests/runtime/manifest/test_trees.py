@@ -76,7 +76,7 @@ CONTRADICTORY: dict[str, Case] = {
     "a confidence stop of a tree": (
         eagle,
         lambda d: d["draft"].update(stop_below=0.5),
-        ["draft.stop_below is 0.5 beside a tree"],
+        ["draft.stop_below is 0.5 with a tree"],
     ),
     "a tree for a target without a mask": (
         eagle,

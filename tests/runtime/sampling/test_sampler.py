@@ -47,13 +47,18 @@ def test_no_number_is_too_long_for_its_refusal() -> None:
         {"logit_bias": {10**5000: 1.0}}, {"stop_token_ids": (10**5000,)}, {"logprobs": 10**5000},
     ]  # fmt: skip
     for option in options:
-        with pytest.raises(InvalidArgument, match="too long to show, expected"):
+        with pytest.raises(
+            InvalidArgument, match=r"too long to show( is outside the bundle's vocabulary)?, expected"
+        ):
             make(**option)
 
 
 @pytest.mark.parametrize("options", [{"logit_bias": {10**30: 1.0}}, {"stop_token_ids": (10**30,)}])
 def test_a_token_id_of_any_size_is_refused_by_name(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match=rf"holds the token id {10**30}, expected 0 to {VOCAB - 1}"):
+    with pytest.raises(
+        InvalidArgument,
+        match=rf"token id {10**30} is outside the bundle's vocabulary, expected 0 to {VOCAB - 1}",
+    ):
         make(**options)
 
 
@@ -259,16 +264,16 @@ def test_min_tokens_leaves_eos_alone_where_eos_does_not_end_the_answer() -> None
 @pytest.mark.parametrize(
     ("options", "prompt", "named"),
     [
-        ({"logit_bias": {12: 1.0}}, (), "logit_bias holds the token id 12"),
-        ({"stop_token_ids": (99,)}, (), "stop_token_ids and eos_token_ids holds the token id 99"),
-        ({}, (3, 12), "prompt holds the token id 12"),
-        ({}, (-1,), "prompt holds the token id -1"),
+        ({"logit_bias": {12: 1.0}}, (), "logit_bias: token id 12 is outside"),
+        ({"stop_token_ids": (99,)}, (), "stop_token_ids and eos_token_ids: token id 99 is outside"),
+        ({}, (3, 12), "prompt: token id 12 is outside"),
+        ({}, (-1,), "prompt: token id -1 is outside"),
     ],
 )
 def test_ids_outside_the_vocabulary_are_refused(
     options: dict[str, Any], prompt: tuple[int, ...], named: str
 ) -> None:
-    with pytest.raises(InvalidArgument, match=f"{named}, expected 0 to 11"):
+    with pytest.raises(InvalidArgument, match=f"{named} the bundle's vocabulary, expected 0 to 11"):
         Sampler(SamplingParams(**options), VOCAB, EOS, prompt)
 
 

@@ -278,8 +278,8 @@ def test_all_conflicts_between_keys_are_told_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"prefill_chunk": 4096, "capacity": None}, "capacity: left out and so 2048, expected at least 4104"),
-        ({"backend": {"kind": "tensorrt"}}, "precision: left out and so fp32, allowed with this backend"),
+        ({"prefill_chunk": 4096, "capacity": None}, "capacity: defaults to 2048, expected at least 4104"),
+        ({"backend": {"kind": "tensorrt"}}, "precision: defaults to fp32, allowed with this backend"),
         ({"verify_widths": [4, 8]}, "end with draft.k + 1 = 11; draft.k is 10 if left out"),
         (
             {"capacity": None, "check": {"prompts": ["a"], "max_new_tokens": 2048}},
