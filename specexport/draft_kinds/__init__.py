@@ -45,7 +45,7 @@ KINDS: list[type[DraftKind]] = [
 
 
 class AnyKind:
-    """In the annotation of a field: one of the kinds that are known when the schema is made, told apart by `kind`."""
+    """In the annotation of a field: one of the kinds that are known when the schema is made, chosen by `kind`."""
 
     def members(self) -> Iterable[type[BaseModel]]:
         """The models that the field may hold."""

@@ -111,12 +111,12 @@ class EagleRecipe(FeatureKind):
         stated = [key for key in ("k", "tree", "dynamic_tree") if getattr(self, key) is not None]
         if len(stated) > 1:
             raise ValueError(
-                f"{stated[-1]}: found beside {stated[0]}, expected one of k, tree and dynamic_tree"
+                f"{stated[-1]}: found together with {stated[0]}, expected one of k, tree and dynamic_tree"
             )
         if self.stop_below is not None and self.k is None:
-            beside = stated[0] if stated else "k: null"
+            present = stated[0] if stated else "k: null"
             raise ValueError(
-                f"stop_below: found {self.stop_below} beside {beside}, allowed with a chain (k); leave out one of them"
+                f"stop_below: found {self.stop_below} with {present}, allowed with a chain (k); leave out one of them"
             )
         source = self.source
         if self.layer_ids is not None and (self.kind == "eagle" or not isinstance(source, str)):

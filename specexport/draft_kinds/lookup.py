@@ -38,7 +38,7 @@ class NgramRecipe(LookupWindow, DraftKind):
 
     @property
     def default_widths(self) -> tuple[int, ...]:
-        """A find is often short, so a narrow window stands beside the full one."""
+        """A find is often short, so a narrow window is compiled next to the full one."""
         full = self.k + 1
         return (_NARROW_WIDTH, full) if full > _NARROW_WIDTH + 2 else (full,)
 

@@ -21,7 +21,7 @@ def eagle_profiles(
     """Of an EAGLE draft of depth `k`: a chain, the static `tree`, or a dynamic one of `branch` nodes a level.
 
     `outputs` are those of the graph. `selective`: the backend computes only what a profile lists, so each window but
-    the prefill's has a twin that computes the logits over the target's vocabulary too, which sampling needs.
+    the prefill's has a counterpart that computes the logits over the target's vocabulary too, which sampling needs.
     """
     extend = tuple(Profile(name=f"extend_{width}", width=width, rows=1) for width in _ladder(k + 1))
     levels = tuple(

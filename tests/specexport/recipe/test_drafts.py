@@ -111,16 +111,16 @@ def test_a_drafts_directory_is_taken_from_the_recipes(tmp_path: Path) -> None:
 
 
 MISTAKES: list[tuple[dict[str, Any], str, str]] = [
-    ({**EAGLE3, "k": 3, "tree": {"paths": PATHS}}, "draft.tree: found beside k, expected one of", ""),
+    ({**EAGLE3, "k": 3, "tree": {"paths": PATHS}}, "draft.tree: found together with k, expected one of", ""),
     (
         {**EAGLE3, "tree": {"paths": PATHS}, "dynamic_tree": {"nodes": 7, "depth": 3, "branch": 3}},
-        "draft.dynamic_tree: found beside tree",
+        "draft.dynamic_tree: found together with tree",
         "",
     ),
-    ({**EAGLE3, "tree": {"paths": PATHS}, "stop_below": 0.5}, "draft.stop_below: found 0.5 beside tree,", "chain"),
+    ({**EAGLE3, "tree": {"paths": PATHS}, "stop_below": 0.5}, "draft.stop_below: found 0.5 with tree,", "chain"),
     (
         {**EAGLE3, "dynamic_tree": {"nodes": 7, "depth": 3, "branch": 3}, "stop_below": 0.5},
-        "draft.stop_below: found 0.5 beside dynamic_tree,",
+        "draft.stop_below: found 0.5 with dynamic_tree,",
         "chain",
     ),
     ({**MEDUSA, "k": 2, "stop_below": 0.5}, "draft.stop_below: unknown key", ""),
