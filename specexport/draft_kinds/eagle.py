@@ -104,7 +104,7 @@ class EagleRecipe(FeatureKind):
     )
     """Tokens drafted per round where they are a chain."""
     stop_below: Share | None = Field(None, examples=[0.3])
-    """Of a chain: draft no further once the draft's own probability of its token falls below this."""
+    """For a chain: stop drafting once the draft's own probability of its token falls below this."""
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:
