@@ -18,7 +18,7 @@ def eagle_profiles(
     branch: int = 0,
     selective: bool,
 ) -> tuple[Profile, ...]:
-    """The windows of an EAGLE draft of depth `k`: a chain, the static `tree`, or a dynamic one of `branch` nodes a level.
+    """Windows of an EAGLE draft of depth `k`: a chain, the static `tree`, or a dynamic one of `branch` nodes per level.
 
     `outputs` are those of the graph. `selective`: the backend computes only what a profile lists, so each window but
     the prefill's has a counterpart that computes the logits over the target's vocabulary too, which sampling needs.

@@ -61,7 +61,7 @@ def read_config(directory: Path, name: str) -> dict[str, Any]:
 
 
 def tensor_names(directory: Path) -> frozenset[str]:
-    """Of a draft's weights, which are not read; none for pickles, and for files that `read_draft_files` refuses."""
+    """Names of a draft's weights, which are not read; empty for pickles and files that `read_draft_files` refuses."""
     try:
         if (index := directory / INDEX_NAME).is_file():
             return frozenset(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
