@@ -31,7 +31,8 @@ _START_SECONDS, _SECONDS_PER_LAYER, _SECONDS_PER_GB = 8.0, 1.2, 22.0
 
 
 def estimate(recipe: Recipe, output: Path | None, announce: Announce) -> dict[str, Any]:
-    """What `specexport build` would make of `recipe`, JSON-ready; sizes in MB of 10^6 bytes, seconds on two cores.
+    """Return what `specexport build` would make of `recipe`, JSON-ready; sizes in MB of 10^6 bytes, seconds on two
+    cores.
 
     Raises whatever the build would raise for want of no more than recipe, config and tokenizer.
     """
@@ -111,7 +112,7 @@ def _seconds(outlines: dict[str, "Outline"], loaded: float) -> float:
 
 
 def _open(recipe: Recipe, outlines: dict[str, "Outline"]) -> list[str]:
-    """What only the build can tell, in words."""
+    """Return what only the build can tell, in words."""
     left = ["whether the weights fit the config and the graph equals PyTorch is found by the build"]
     for side, outline in outlines.items():
         if outline.skeleton.untried is not None:
@@ -127,7 +128,7 @@ def _open(recipe: Recipe, outlines: dict[str, "Outline"]) -> list[str]:
 
 
 def render_estimate(found: dict[str, Any]) -> str:
-    """The estimate as lines for people."""
+    """Return the estimate as lines for people."""
     lines = [
         f"{found['name']} builds, as far as recipe, config and tokenizer say",
         f"bundle   {found['bundle']}, about {shown_size(found['bundle_mb'])}: {found['precision']} for "

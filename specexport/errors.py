@@ -25,7 +25,7 @@ _LONGEST_REASON = 300
 
 
 def reason_of(error: BaseException) -> str:
-    """What a library raised, as one line of bounded length."""
+    """Return what a library raised, as one line of bounded length."""
     return shorten_reason(str(error)) or type(error).__name__
 
 

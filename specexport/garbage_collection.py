@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Importing torch and tracing make millions of objects that stay; walking them for cycles frees nothing.
+    """Turn the collector off in the block. Importing torch and tracing make millions of objects that stay; walking them
+    for cycles frees nothing.
 
     What is worth freeing is freed by `gc.collect()` where it goes out of use.
     """

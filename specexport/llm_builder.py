@@ -31,7 +31,7 @@ def build_for_llm(
     dtype: str | None = None,
     max_model_len: int | None = None,
 ) -> Path:
-    """The bundle's path in the cache; built unless an intact one of the same inputs is there.
+    """Return the bundle's path in the cache; built unless an intact one of the same inputs is there.
 
     Raises `InvalidArgument` for an option that no recipe has, `RecipeError` for a value that none may hold, and what
     a build raises.
@@ -50,7 +50,7 @@ def recipe_for(
     dtype: str | None = None,
     max_model_len: int | None = None,
 ) -> Recipe:
-    """The recipe of these options; raises as `build_for_llm`."""
+    """Return the recipe of these options; raises as `build_for_llm`."""
     if dtype is not None and dtype not in _PRECISIONS:
         raise InvalidArgument(f"dtype is {dtype!r}, {one_of(str(dtype), _PRECISIONS)}")
     document = {
@@ -67,7 +67,8 @@ def recipe_for(
 
 
 def address_of(model: str) -> str:
-    """The address that a recipe gives for what users call a model: a path, a hub repository, or an address itself.
+    """Return the address that a recipe gives for what users call a model: a path, a hub repository, or an address
+    itself.
 
     Raises `InvalidArgument` for anything else.
     """
@@ -85,7 +86,7 @@ def address_of(model: str) -> str:
 
 
 def _draft(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The recipe's `draft` of a `speculative_config` as vLLM takes it."""
+    """Return the recipe's `draft` of a `speculative_config` as vLLM takes it."""
     if config is None:
         return {"kind": "none"}
     for key in config:

@@ -21,7 +21,7 @@ class SpecexportExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # o
 
     @staticmethod
     def parse_args(parser: ArgumentParser) -> None:
-        """Declares the command's arguments."""
+        """Declare the command's arguments."""
         parser.add_argument("recipe", type=Path, help="the recipe, a YAML file")
         parser.add_argument(
             "-o",
@@ -33,7 +33,7 @@ class SpecexportExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # o
         parser.add_argument("--force", action="store_true", help="build again even where nothing changed")
 
     def run(self) -> None:
-        """Builds, prints the bundle's path, and exits 1 with one line for what a user can cause."""
+        """Build, prints the bundle's path, and exits 1 with one line for what a user can cause."""
         from specexport.build import build
         from specexport.cache.context import BuildContext
         from specexport.recipe.naming import naming_file

@@ -54,7 +54,9 @@ class PytorchReference:
 
     @classmethod
     def of_bundle(cls, root: Path, threads: int | None = None) -> "PytorchReference":
-        """The target of the bundle's own recipe. Raises `RecipeError`, `SourceError` or `CheckpointUnsupported`."""
+        """Return the target of the bundle's own recipe. Raises `RecipeError`, `SourceError` or
+        `CheckpointUnsupported`.
+        """
         recipe = _bundled_recipe(root)
         checkpoint = load_checkpoint(recipe.target, recipe.precision)
         return cls(checkpoint, capacity=recipe.capacity, threads=threads)
@@ -138,7 +140,7 @@ def _compile_config() -> CompileConfig:
 
 
 def require_reference(root: Path) -> None:
-    """Raises what `PytorchReference.of_bundle` finds wrong with files, config or tokenizer; reads no weights."""
+    """Raise what `PytorchReference.of_bundle` finds wrong with files, config or tokenizer; read no weights."""
     recipe = _bundled_recipe(root)
     outline_recipe(recipe.model_copy(update={"draft": NoneRecipe(kind="none")}))
 
@@ -154,7 +156,7 @@ AGAINST = "pytorch"
 
 
 def require_comparable(bundle: LoadedBundle) -> None:
-    """Raises what `check_pytorch` would refuse for want of no more than the recipe, config and tokenizer.
+    """Raise what `check_pytorch` would refuse for want of no more than the recipe, config and tokenizer.
 
     `InvalidArgument` for weights in fewer bits; what the checkpoint's files raise.
     """

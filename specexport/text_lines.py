@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def read_lines(path: Path) -> list[str]:
-    r"""The lines of a UTF-8 file, without their ends: "\n" or "\r\n", and no other character.
+    r"""Return the lines of a UTF-8 file, without their ends: "\n" or "\r\n", and no other character.
 
     JSON may hold U+2028, U+2029 and U+0085 within a text, at which `str.splitlines` would cut it. A byte order mark at
     the file's start is not part of its first line.

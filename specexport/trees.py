@@ -30,7 +30,7 @@ class Tree:
     ranks: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Raises `InvalidArgument` for what no window can hold: orphans, two equal children, mixed levels."""
+        """Raise `InvalidArgument` for what no window can hold: orphans, two equal children, mixed levels."""
         if len(self.parents) != len(self.ranks) or not self.parents:
             raise InvalidArgument(
                 f"a tree has {len(self.parents)} parents and {len(self.ranks)} ranks, expected as many of each, "
@@ -83,7 +83,7 @@ class TimedTree:
 
 
 def tree_of_paths(paths: Sequence[Sequence[int]]) -> Tree:
-    """The tree whose nodes are `paths`, each a list of ranks from row 0 down, in any order (Medusa's `choices`).
+    """Return the tree whose nodes are `paths`, each a list of ranks from row 0 down, in any order (Medusa's `choices`).
 
     Raises `InvalidArgument` for an empty path, one named twice, or one whose prefix is not a node.
     """
@@ -129,7 +129,7 @@ def expected_tokens(tree: Tree, acceptance: Rates) -> float:
 
 
 def best_tree(acceptance: Rates, nodes: int, depth: int) -> Tree:
-    """The tree of at most `nodes` nodes and `depth` levels with the most expected tokens.
+    """Return the tree of at most `nodes` nodes and `depth` levels with the most expected tokens.
 
     Rates depend on depth and rank alone, so a node is worth the product of the rates along its path, and never more
     than its parent: taking the most likely path each time is optimal (the dynamic programme of Sequoia, Chen et al.
@@ -164,7 +164,8 @@ def best_tree(acceptance: Rates, nodes: int, depth: int) -> Tree:
 def best_tree_for_times(
     acceptance: Rates, step_ms: Mapping[int, float], draft_ms: Sequence[float], overhead_ms: float = 0.0
 ) -> TimedTree:
-    """The tree, or plain decoding, of most expected tokens per second (the speed-up formula, node budget included).
+    """Return the tree, or plain decoding, of most expected tokens per second (the speed-up formula, node budget
+    included).
 
     `step_ms` is the target's time by window width, width 1 (plain) among them; widths between two measured ones are
     interpolated, wider ones are not considered. `draft_ms[d - 1]` is the time of drafting d levels. Raises

@@ -24,11 +24,11 @@ class Draws(Protocol):
     """What the rejection rules draw from."""
 
     def below(self, probability: float, /) -> bool:
-        """True with this probability (u < probability for u in [0, 1))."""
+        """Return True with this probability (u < probability for u in [0, 1))."""
         ...
 
     def categorical(self, weights: Law, /) -> int:
-        """An index drawn in proportion to the weights."""
+        """Return an index drawn in proportion to the weights."""
         ...
 
 
@@ -38,7 +38,7 @@ def accept_greedy(draft_ids: Ids, top_ids: Ids) -> list[int]:
 
 
 def accept_match(draft_ids: Ids, sample: SampleRow) -> list[int]:
-    """Samples the target row by row and follows the draft [n] while it equals the samples.
+    """Sample the target row by row and follows the draft [n] while it equals the samples.
 
     What is emitted never depends on the draft, only how much of it: equal seeds give equal tokens with and without
     speculation.
@@ -73,7 +73,7 @@ def accept_rejection(draft_ids: Ids, q: Law | None, p: LawOfRow, draws: Draws) -
 def accept_tree_match(
     parents: Sequence[int], node_ids: Ids, sample: SampleRow
 ) -> tuple[list[int], list[int]]:
-    """Samples the target at a node and follows the child that equals the sample; (accepted nodes, emitted tokens).
+    """Sample the target at a node and follows the child that equals the sample; (accepted nodes, emitted tokens).
 
     parents [W]: the parent row of each window row, before it; -1 for row 0. node_ids [W]: row 0 is not looked at. The
     accepted nodes are strictly ascending and leave out row 0. Of equal siblings the first is followed.
@@ -127,14 +127,14 @@ def _accepts(target: Law, source: Law, token: int, draws: Draws) -> bool:
 
 
 def _residual(target: Law, source: Law) -> Law:
-    """The distribution of the next token after a rejection; the target's own where nothing is left of it."""
+    """Return the distribution of the next token after a rejection; the target's own where nothing is left of it."""
     left = np.maximum(target - source, 0)
     total = left.sum()
     return left / total if total > 0 else target
 
 
 def _without(source: Law, token: int) -> Law:
-    """The distribution of the next sibling: without the token, renormalised."""
+    """Return the distribution of the next sibling: without the token, renormalised."""
     left = source.copy()
     left[token] = 0
     total = left.sum()

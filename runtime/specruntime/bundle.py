@@ -6,6 +6,7 @@ copied or mounted read-only; once open, it must stay where it is.
 """
 
 import json
+import mmap
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from specruntime.drafts import Draft, DraftSpec, NoneDraft, find_kind, new_draft
 from specruntime.drafts.adaptive import adaptive_draft
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.protocol import Context, Engine
-from specruntime.errors import BundleInvalid, BundleTooNew, InvalidArgument, WrongState, memory_told
+from specruntime.errors import BundleInvalid, BundleTooNew, InvalidArgument, WrongState, memory_named
 from specruntime.manifest.checks import check_manifest
 from specruntime.manifest.files import Ending, check_files, read_regular
 from specruntime.manifest.messages import describe_problem, shorten
@@ -33,10 +34,11 @@ from specruntime.text.codec import TextCodec
 from specruntime.trace import Trace
 
 MAX_MANIFEST_BYTES = 16 * 2**20  # a manifest of hundreds of layers is below one
+_HEADROOM_BYTES = 64 * 2**20
 
 
 def load_manifest(path: str | Path, verify: bool = True) -> Manifest:
-    """The manifest of the bundle directory `path`, checked against itself and against the files next to it.
+    """Return the manifest of the bundle directory `path`, checked against itself and against the files next to it.
 
     `verify=False` skips the sha256 of the files (their presence and size are still checked); hashing takes about
     0.4 s for a 540 MB bundle. Raises `BundleTooNew`, `BundleHashMismatch` or `BundleInvalid`, naming the file or key.
@@ -47,16 +49,17 @@ def load_manifest(path: str | Path, verify: bool = True) -> Manifest:
     return manifest
 
 
-@memory_told("open the bundle")
+@memory_named("open the bundle")
 def open_bundle(
     path: str | Path, *, options: EngineOptions | None = None, verify: bool = True, text: bool = False
 ) -> "LoadedBundle":
-    """Loads the bundle's engines; `options` override what the manifest says of threads and provider.
+    """Load the bundle's engines; `options` override what the manifest says of threads and provider.
 
     `text=True`, for a host that will need the tokenizer, reads it meanwhile; `tokenizer` raises what that met. Raises
     what `load_manifest` raises, `BackendMissing` or `BackendIncompatible` when an engine cannot be loaded here,
     `OutOfMemory` when it does not fit.
     """
+    _require_headroom()
     manifest = _checked_manifest(Path(path))
     root = Path(path).resolve()
     with Preload(manifest, text) as preload:
@@ -76,6 +79,17 @@ def open_bundle(
             bundle.close()
             raise
         return bundle
+
+
+def _require_headroom() -> None:
+    """Raise `MemoryError` where libraries would abort the process: they do when a thread's own data does not fit.
+
+    What is mapped here is given back untouched.
+    """
+    try:
+        mmap.mmap(-1, _HEADROOM_BYTES).close()
+    except OSError as error:
+        raise MemoryError(str(error)) from error
 
 
 def _packed_endings(manifest: Manifest) -> dict[str, Ending]:
@@ -116,7 +130,7 @@ class LoadedBundle:
         draft: Engine | None,
         tokenizer: Begun[TextCodec] | None = None,
     ) -> None:
-        """Takes ownership of the engines; `draft` is None for kinds without a graph of their own, `tokenizer` where
+        """Take ownership of the engines; `draft` is None for kinds without a graph of their own, `tokenizer` where
         it was not read yet."""
         self.manifest = manifest
         self.root = root
@@ -135,7 +149,7 @@ class LoadedBundle:
         spec = self.manifest.tokenizer
         return None if spec is None else TextCodec.open(self.root, spec)
 
-    @memory_told("open a session")
+    @memory_named("open a session")
     def new_session(
         self,
         speculate: bool = True,
@@ -144,7 +158,7 @@ class LoadedBundle:
         adapt: Callable[[Draft], Draft] = lambda draft: draft,
         trace: Trace | None = None,
     ) -> Session:
-        """A session with its own buffers; `speculate=False` decodes plainly on the same engine.
+        """Return a session with its own buffers; `speculate=False` decodes plainly on the same engine.
 
         `dynamic=False` drafts at the full length each round where the bundle has a dynamic one. `adapt` may wrap the
         draft the session would use; the session closes what it returns. `trace` gets a record of each round. Raises
@@ -166,7 +180,7 @@ class LoadedBundle:
         self._sessions.add(session)
         return session
 
-    @memory_told("open a batch")
+    @memory_named("open a batch")
     def new_batch(
         self,
         count: int,
@@ -207,7 +221,7 @@ class LoadedBundle:
         return batch
 
     def close(self) -> None:
-        """Closes all sessions, then frees the weights. Idempotent."""
+        """Close all sessions, then free the weights. Idempotent."""
         self._closed = True
         for batch in list(self._batches):
             batch.close()

@@ -92,7 +92,7 @@ class CheckReport:
 
 
 def render_check(report: CheckReport) -> str:
-    """The report as lines for people, the verdict last."""
+    """Return the report as lines for people, the verdict last."""
     passed = sum(comparison.passed for comparison in report.comparisons)
     verdict = f"{passed} of {len(report.comparisons)} answers match"
     return "\n".join([*(_render(comparison) for comparison in report.comparisons), verdict])
@@ -132,7 +132,7 @@ def check_steps(bundle: LoadedBundle) -> int:
 def check_bundle(
     bundle: LoadedBundle, *, max_new_tokens: int | None = None, advance: Advance = lambda step: None
 ) -> CheckReport:
-    """Compares speculative with plain decoding on every check prompt; `max_new_tokens` replaces the bundle's own.
+    """Compare speculative with plain decoding on every check prompt; `max_new_tokens` replaces the bundle's own.
 
     Raises `InvalidArgument` for a bundle without check prompts, and what decoding raises.
     """
@@ -177,7 +177,7 @@ class Checker:
         return self._session_at(self._k + 1, speculate=True)
 
     def _session_at(self, width: int, *, speculate: bool, trace: Trace | None = None) -> Session:
-        """A session whose windows are `width` wide while the cache and the answer's limit have room."""
+        """Return a session whose windows are `width` wide while the cache and the answer's limit have room."""
 
         def widen(draft: Draft) -> FullWidthDraft:
             return FullWidthDraft(draft, width - 1)
@@ -206,7 +206,7 @@ class Checker:
         found: Sequence[int],
         session: Session | None = None,
     ) -> Divergence | None:
-        """The first difference, with the logit gap there in the run without drafts; never excused.
+        """Return the first difference, with the logit gap there in the run without drafts; never excused.
 
         `session` decodes that run; the plain one where it is not given.
         """
@@ -294,7 +294,7 @@ class Checker:
     def _traced_answer(
         self, ids: list[int], params: SamplingParams, width: int | None, *, speculate: bool
     ) -> tuple[list[int], list[RoundTrace]]:
-        """The answer, cut to the bundle's length, and its rounds; at one `width` where it is given."""
+        """Return the answer, cut to the bundle's length, and its rounds; at one `width` where it is given."""
         rounds: list[RoundTrace] = []
         session = (
             self._bundle.new_session(speculate=speculate, trace=rounds.append)
@@ -325,7 +325,7 @@ def prompt_ids(bundle: LoadedBundle, prompt: CheckPrompt) -> list[int]:
 
 
 def first_difference(expected: Sequence[int], found: Sequence[int]) -> int | None:
-    """The first index at which they differ, an early end included; None when equal."""
+    """Return the first index at which they differ, an early end included; None when equal."""
     for index, (one, other) in enumerate(zip(expected, found, strict=False)):
         if one != other:
             return index
@@ -357,7 +357,7 @@ def _row_difference(one: TokenLogprobs, other: TokenLogprobs) -> float:
 def trace_prompt(
     bundle: LoadedBundle, prompt_id: str, *, max_new_tokens: int | None = None
 ) -> list[TracedComparison]:
-    """The answers that `check_bundle` compares for one check prompt, followed round by round.
+    """Return the answers that `check_bundle` compares for one check prompt, followed round by round.
 
     Raises `InvalidArgument` for a prompt that the bundle does not have, and what decoding raises.
     """
@@ -370,7 +370,7 @@ def trace_prompt(
 
 
 def render_traces(traces: Sequence[TracedComparison]) -> str:
-    """The comparisons as text for people, each with its rounds."""
+    """Return the comparisons as text for people, each with its rounds."""
     return "\n\n".join(_render_trace(trace) for trace in traces)
 
 
@@ -386,6 +386,6 @@ def _render_trace(trace: TracedComparison) -> str:
 
 
 def _rounds_from(rounds: Sequence[RoundTrace], first: int, last: int) -> tuple[RoundTrace, ...]:
-    """The rounds that emitted the tokens `first` to `last` of an answer, or its last round."""
+    """Return the rounds that emitted the tokens `first` to `last` of an answer, or its last round."""
     found = [each for each in rounds if each.position <= last and first < each.position + len(each.tokens)]
     return tuple(found or rounds[-1:])

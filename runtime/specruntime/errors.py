@@ -116,7 +116,7 @@ class OutOfMemory(SpecError, MemoryError):
 
 
 @contextmanager
-def memory_told(purpose: str) -> Iterator[None]:
+def memory_named(purpose: str) -> Iterator[None]:
     """Python's own `MemoryError`, which names nothing, as `OutOfMemory`."""
     try:
         yield

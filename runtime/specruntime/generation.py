@@ -24,11 +24,11 @@ class TextDecoder(Protocol):
     """Turns one answer's tokens into text as they arrive."""
 
     def push(self, ids: Iterable[int]) -> str:
-        """The text that became complete with these tokens; may be empty."""
+        """Return the text that became complete with these tokens; may be empty."""
         ...
 
     def flush(self) -> str:
-        """What is still held back because its bytes form no character."""
+        """Return what is still held back because its bytes form no character."""
         ...
 
 
@@ -36,7 +36,7 @@ class Codec(Protocol):
     """Where decoders come from; `specruntime.text.codec.TextCodec` is one."""
 
     def stream(self, prompt: Sequence[int] = ()) -> TextDecoder:
-        """A decoder for the answer to these tokens: its text is what the answer adds to theirs."""
+        """Return a decoder for the answer to these tokens: its text is what the answer adds to theirs."""
         ...
 
 
@@ -69,7 +69,7 @@ def generate(
     params: SamplingParams,
     text: Codec | None = None,
 ) -> Iterator[Delta]:
-    """Appends the prompt to what the session holds and answers it, one delta per round.
+    """Append the prompt to what the session holds and answers it, one delta per round.
 
     For the next turn of a conversation pass only its new tokens; after the last delta the session holds prompt and
     answer exactly. Finish reasons: "stop" (an end-of-sequence or stop id, or a stop string), "length"
@@ -97,7 +97,7 @@ def complete(
     params: SamplingParams,
     text: Codec | None = None,
 ) -> Completion:
-    """The whole answer that `generate` streams; raises the same."""
+    """Return the whole answer that `generate` streams; raises the same."""
     params = params.seeded()
     deltas = list(generate(session, prompt_ids, params, text))
     reason = deltas[-1].finish_reason
@@ -135,7 +135,7 @@ class Answer:
         self._decoder = None if text is None else text.stream(session.tokens.tolist())
 
     def deliver(self, round: Round) -> Delta:
-        """The part of a round that belongs to the answer; the session is cut back to its end.
+        """Return the part of a round that belongs to the answer; the session is cut back to its end.
 
         Raises `WrongState` when the session has begun another answer since.
         """
@@ -159,7 +159,7 @@ class Answer:
         return Delta(shown, round.tokens[:kept], logprobs, self.finish_reason)
 
     def require_current(self) -> None:
-        """Raises `WrongState` when the session has begun another answer since: its rounds are not of this one."""
+        """Raise `WrongState` when the session has begun another answer since: its rounds are not of this one."""
         if self._number != self._session.answers:
             raise WrongState(
                 "the session has begun another answer, expected this one to be the latest: "
@@ -167,7 +167,9 @@ class Answer:
             )
 
     def _text_of(self, token: int) -> str:
-        """What the token adds to the text, an end token nothing of its own; the last brings what waited for bytes."""
+        """Return what the token adds to the text, an end token nothing of its own; the last brings what waited for
+        bytes.
+        """
         if self._decoder is None:
             return ""
         last = self._stops.is_last(token)

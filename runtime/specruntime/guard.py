@@ -37,12 +37,12 @@ class Guard:
             self.poisoned = True
 
     def require_open(self) -> None:
-        """Raises `WrongState` after close."""
+        """Raise `WrongState` after close."""
         if self.closed:
             raise WrongState("the session is closed: open a new one")
 
     def require_sound(self) -> None:
-        """Raises `WrongState` after close, `SessionPoisoned` after a failure."""
+        """Raise `WrongState` after close, `SessionPoisoned` after a failure."""
         self.require_open()
         if self.poisoned:
             raise SessionPoisoned(
@@ -99,7 +99,7 @@ class Phases:
         self._started = 0.0
 
     def begin(self) -> None:
-        """Starts a round: no phase has taken any time."""
+        """Start a round: no phase has taken any time."""
         self.draft.seconds = self.verify.seconds = self.accept.seconds = 0.0
         self._started = self.clock()
 
@@ -132,14 +132,14 @@ class Phase:
 
 
 def index(name: str, value: object) -> int:
-    """The value as Python's integer; raises `InvalidArgument` for anything else."""
+    """Return the value as Python's integer; raises `InvalidArgument` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidArgument(f"{name} is {shown(value)}, expected an integer")
     return int(value)
 
 
 def token_ids(ids: Sequence[int] | NDArray[np.integer], vocab_size: int) -> NDArray[np.int64]:
-    """Checked ids [n]; raises `EmptyPrompt` or `InvalidArgument` naming the first that is not a token."""
+    """Return checked ids [n]; raises `EmptyPrompt` or `InvalidArgument` naming the first that is not a token."""
     try:
         array = np.asarray(ids)
     except (ValueError, TypeError, OverflowError) as error:

@@ -35,7 +35,7 @@ class Begun(Generic[T]):
             _thread.start_new_thread(self._run, ())
 
     def result(self) -> T:
-        """What the work returned. Raises what it raised."""
+        """Return what the work returned. Raises what it raised."""
         self._run()
         with self._undone:
             if self._error is not None:
@@ -43,7 +43,7 @@ class Begun(Generic[T]):
             return self._value  # type: ignore[return-value]  # no error: the work has returned
 
     def end(self) -> None:
-        """Waits if the work is being done; else it never will be, and `result` says so."""
+        """Wait if the work is being done; else it never will be, and `result` says so."""
         if self._unclaimed.acquire(blocking=False):
             self._error = RuntimeError("ended before it began")
             self._undone.release()

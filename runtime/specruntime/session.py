@@ -58,7 +58,7 @@ class Session:
         clock: Callable[[], float] | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """Takes ownership of both: `close` closes them. `clock` measures its phases, in seconds; None: `clock.now`.
+        """Take ownership of both: `close` closes them. `clock` measures its phases, in seconds; None: `clock.now`.
 
         `trace` gets a record of each round before it is committed; what it raises leaves the tokens as they were.
         Raises `InvalidArgument` for a graph it cannot drive.
@@ -120,7 +120,7 @@ class Session:
         return self._guard.poisoned
 
     def append(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
-        """Adds prompt tokens [n]; the next round feeds them. Ends the current answer: `begin` the next one.
+        """Add prompt tokens [n]; the next round feeds them. Ends the current answer: `begin` the next one.
 
         Raises `EmptyPrompt` for no ids, `InvalidArgument` for what is not a token id, `CapacityExceeded` when they
         do not all fit the cache. Nothing is added then.
@@ -129,7 +129,7 @@ class Session:
             self._append(ids)
 
     def prefill(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
-        """Adds prompt tokens [n] as `append` does, and feeds all tokens but the last at once instead of in the next
+        """Add prompt tokens [n] as `append` does, and feed all tokens but the last at once instead of in the next
         round. Ends the current answer: `begin` the next one.
 
         What it costs is in no answer's statistics: the round after it feeds one token and may draft. Raises as
@@ -143,7 +143,7 @@ class Session:
                 self._cache_length = self._length - 1
 
     def begin(self, params: SamplingParams) -> None:
-        """Starts an answer to everything committed so far, with its own noise, penalties and statistics.
+        """Start an answer to everything committed so far, with its own noise, penalties and statistics.
 
         Raises `EmptyPrompt` when nothing is committed. Always called between `append` or `rewind` and `round`.
         """
@@ -166,7 +166,7 @@ class Session:
             self._draft.tally = self.stats.draft
 
     def round(self) -> Round:
-        """Commits 1 to k+1 tokens, never more than `max_tokens` after `begin` unless it is already reached.
+        """Commit 1 to k+1 tokens, never more than `max_tokens` after `begin` unless it is already reached.
 
         A round that finds more than one token outside the cache feeds them in chunks and commits one token. Raises
         `WrongState` before `begin`, `CapacityExceeded` when no cache row is left, `EngineFailed` when an engine
@@ -230,7 +230,7 @@ class Session:
             self._cut(length)
 
     def reset(self) -> None:
-        """Clears all tokens and the poisoned state, by zeroing the caches."""
+        """Clear all tokens and the poisoned state, by zeroing the caches."""
         with self._guard.exclusive:
             self._guard.require_open()
             self._cut(0)
@@ -263,14 +263,14 @@ class Session:
         self._sampler = None
 
     def _prompt_round(self, sampler: Sampler) -> Round:
-        """Feeds what is not in the cache, the last token too, and commits the token that follows."""
+        """Feed what is not in the cache, the last token too, and commit the token that follows."""
         rows = self._feed_prompt(self._length)
         with self._phases.accept:
             outcome = self._judge(NOTHING, rows, sampler)
         return self._commit(NOTHING, rows, outcome, sampler, prefill=True)
 
     def _feed_prompt(self, end: int) -> Rows:
-        """Feeds the uncached tokens before index `end` in as many windows as they need; the draft sees each window."""
+        """Feed the uncached tokens before index `end` in as many windows as they need; the draft sees each window."""
         draft, verify, clock = self._phases.draft, self._phases.verify, self._phases.clock
         observed, since = draft.seconds, clock()
 
@@ -299,7 +299,7 @@ class Session:
         return self._draft.propose(self._tokens[: self._length], Room(depth, nodes), sampler)
 
     def _verify(self, proposal: Proposal) -> Rows:
-        """Runs the target over the last token and the drafts; the rows judge each draft and the token after them."""
+        """Run the target over the last token and the drafts; the rows judge each draft and the token after them."""
         count, start = len(proposal.ids), self._cache_length
         if count == 0:
             return self._feeder.feed(self._tokens[start : self._length], start)
@@ -335,7 +335,7 @@ class Session:
     def _commit(
         self, proposal: Proposal, rows: Rows, outcome: Outcome, sampler: Sampler, *, prefill: bool = False
     ) -> Round:
-        """Moves the length and books the round. The last emitted token stays uncached."""
+        """Move the length and books the round. The last emitted token stays uncached."""
         if self._trace is not None:
             logits, seed, position = self._feeder.logits(rows), self._seed, sampler.position
             self._trace(trace_round(rows, logits, proposal, outcome, seed=seed, position=position))

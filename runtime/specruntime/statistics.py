@@ -126,7 +126,7 @@ class Statistics:
 
 
 def _count(table: list[list[int]], depth: int, rank: int, amount: int) -> None:
-    """Adds to table[depth][rank], which grows as far as needed."""
+    """Add to table[depth][rank], which grows as far as needed."""
     while len(table) <= depth:
         table.append([])
     row = table[depth]

@@ -41,11 +41,13 @@ class StopChecker:
         return self._tokens
 
     def is_end(self, token: int) -> bool:
-        """True when the next token would end the answer by its id: then its text is not asked for."""
+        """Return True when the next token would end the answer by its id: then its text is not asked for."""
         return self._tokens >= self._min_tokens and token in self._ends
 
     def is_last(self, token: int) -> bool:
-        """True when the next token ends the answer, by its id or by the limit: no text waits for bytes any more."""
+        """Return True when the next token ends the answer, by its id or by the limit: no text waits for bytes
+        any more.
+        """
         return self.is_end(token) or self._tokens + 1 == self._max_tokens
 
     def feed(self, token: int, text: str) -> StopState:
@@ -68,14 +70,14 @@ class StopChecker:
         return StopState(self._release(), None)
 
     def finish(self, text: str = "") -> StopState:
-        """Ends the answer because the capacity is reached; `text` is what waited for bytes.
+        """End the answer because the capacity is reached; `text` is what waited for bytes.
 
         The text may hold a stop string, which then is the reason.
         """
         return self._end("stop" if self._stopped_by(text) else "capacity")
 
     def _stopped_by(self, text: str) -> bool:
-        """Adds the text to what is held; where a stop string ends in it, cuts from there on."""
+        """Add the text to what is held; where a stop string ends in it, cuts from there on."""
         held, self._held = len(self._held), self._held + text
         start = self._stop_start(held) if self._tokens > self._min_tokens else None
         self._held = self._held[:start]

@@ -64,7 +64,7 @@ def trace_round(
     seed: int | None,
     position: int,
 ) -> RoundTrace:
-    """The record of a judged round; `logits` [n, vocab] are those of `rows`."""
+    """Return the record of a judged round; `logits` [n, vocab] are those of `rows`."""
     window = rows.window
     count = int(window.logits_rows[0, 0]) + 1 if window.profile.rows == 1 else rows.first + rows.count
     mask = (
@@ -96,7 +96,7 @@ def _scores(row: int, best: int, logits: NDArray[np.float32]) -> RowScores:
 
 
 def render_round(trace: RoundTrace) -> str:
-    """The record as lines for people: one for each window row."""
+    """Return the record as lines for people: one for each window row."""
     last = trace.position + len(trace.tokens) - 1
     tokens = f"token {last}" if last == trace.position else f"tokens {trace.position} to {last}"
     seed = "greedy" if trace.seed is None else f"seed {trace.seed}"

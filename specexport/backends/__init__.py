@@ -36,32 +36,32 @@ class BackendBuild(Protocol):
         """
 
     def libraries(self, recipe: Recipe) -> tuple[str, ...]:
-        """The distributions that a bundle depends on in addition to those of every build."""
+        """Return the distributions that a bundle depends on in addition to those of every build."""
 
     def processor(self) -> tuple[str, ...]:
-        """What a bundle depends on of the build host's processor."""
+        """Return what a bundle depends on of the build host's processor."""
 
     def passes(self, plan: "GraphPlan", batch: int) -> "tuple[GraphPass, ...]":
-        """What turns the graph of `plan` into this backend's variant."""
+        """Return what turns the graph of `plan` into this backend's variant."""
 
     def decides_passes(self, batch: int) -> list[str | int]:
-        """What `passes` depends on in addition to the plan, for the cache's key."""
+        """Return what `passes` depends on in addition to the plan, for the cache's key."""
 
     def host_engine(self, minimum_version: str) -> "OnnxRuntimeEngine":
         """How ONNX Runtime runs the variant: in the bundle, or on the build host to compare it with PyTorch."""
 
     def finish(self, graph: "BuiltGraph", name: str, recipe: Recipe, context: BuildContext) -> "BuiltGraph":
-        """What the bundle holds of the graph `name`, which has passed its parity check."""
+        """Return what the bundle holds of the graph `name`, which has passed its parity check."""
 
     def place(
         self, graphs: "Mapping[str, BuiltGraph]", root: Path, context: BuildContext
     ) -> "Mapping[str, BuiltGraph]":
-        """The graphs after what is left to do with their files, which are in the bundle `root`."""
+        """Return the graphs after what is left to do with their files, which are in the bundle `root`."""
 
 
 BACKENDS = (OnnxRuntimeBuild, TensorRTBuild)
 
 
 def backend_of(section: Backend) -> BackendBuild:
-    """The build side of the backend that a recipe's section names."""
+    """Return the build side of the backend that a recipe's section names."""
     return next(backend(section) for backend in BACKENDS if section.kind in backend.kinds)

@@ -30,7 +30,7 @@ class OnnxRuntimeBuild:
         self._backend = section
 
     def check_machine(self, recipe: Recipe) -> None:
-        """Raises `BackendIncompatible` where this system does not report for what processor it packs."""
+        """Raise `BackendIncompatible` where this system does not report for what processor it packs."""
         if self._backend.prepacked and processor_features() is None:
             raise BackendIncompatible(
                 "backend.prepacked: this system does not report the processor's features (/proc/cpuinfo), so a host "
@@ -59,13 +59,13 @@ class OnnxRuntimeBuild:
         )
 
     def finish(self, graph: "BuiltGraph", name: str, recipe: Recipe, context: BuildContext) -> "BuiltGraph":
-        """The graph as it is: ONNX Runtime loads it."""
+        """Return the graph as it is: ONNX Runtime loads it."""
         return graph
 
     def place(
         self, graphs: "Mapping[str, BuiltGraph]", root: Path, context: BuildContext
     ) -> "Mapping[str, BuiltGraph]":
-        """Takes out of the draft what the target's file has; packs the weights where the recipe asks for it."""
+        """Take out of the draft what the target's file has; packs the weights where the recipe asks for it."""
         from specexport.graph.packed import pack_weights
         from specexport.graph.shared_weights import share_weights
 

@@ -32,13 +32,13 @@ class TensorRTBuild:
         self._backend = section
 
     def check_machine(self, recipe: Recipe) -> None:
-        """Raises `BackendMissing` or `BackendIncompatible` where library, device or ModelOpt are not there."""
+        """Raise `BackendMissing` or `BackendIncompatible` where library, device or ModelOpt are not there."""
         check_machine(self._backend, recipe.stored_formats)
         if recipe.engine_weights is not None:
             require_modelopt(recipe.engine_weights)
 
     def libraries(self, recipe: Recipe) -> tuple[str, ...]:
-        """The library of this kind, and ModelOpt where it stores the weights."""
+        """Return the library of this kind, and ModelOpt where it stores the weights."""
         library = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}[self._backend.kind]
         return (library, *((MODELOPT,) if recipe.engine_weights is not None else ()))
 
@@ -58,11 +58,11 @@ class TensorRTBuild:
         return ["tensorrt", batch]
 
     def host_engine(self, minimum_version: str) -> OnnxRuntimeEngine:
-        """The lowered graph is still ONNX, and runs on the host's CPU."""
+        """Return the lowered graph is still ONNX, and runs on the host's CPU."""
         return OnnxRuntimeEngine(minimum_version=minimum_version)
 
     def finish(self, graph: "BuiltGraph", name: str, recipe: Recipe, context: BuildContext) -> "BuiltGraph":
-        """The graph with its engine, over weights in the recipe's format."""
+        """Return the graph with its engine, over weights in the recipe's format."""
         from specexport.tensorrt.build_engine import compile_tensorrt, read_report
 
         lowered, fidelity = graph.compiled, graph.fidelity
@@ -83,7 +83,7 @@ class TensorRTBuild:
     def place(
         self, graphs: "Mapping[str, BuiltGraph]", root: Path, context: BuildContext
     ) -> "Mapping[str, BuiltGraph]":
-        """The graphs as they are: an engine holds its weights itself."""
+        """Return the graphs as they are: an engine holds its weights itself."""
         return graphs
 
     def _store(

@@ -62,7 +62,7 @@ class Run:
 def measure_session(
     session: Session, ids: list[int], params: SamplingParams, codec: Codec | None
 ) -> Measurement:
-    """Resets the session and answers once, text included, as a user would get it."""
+    """Reset the session and answers once, text included, as a user would get it."""
     session.reset()
     answer = TimedAnswer(session, ids, params, codec)
     tokens = tuple(token for delta in answer for token in delta.tokens)
@@ -80,7 +80,7 @@ def measure_session(
 
 
 def combine(prompt: BenchPrompt, mode: Mode, prompt_tokens: int, repeats: Sequence[Measurement]) -> Run:
-    """Raises `EngineFailed` when repeats of one prompt did not give the same tokens."""
+    """Raise `EngineFailed` when repeats of one prompt did not give the same tokens."""
     first = repeats[0]
     if any(other.token_ids != first.token_ids for other in repeats):
         raise EngineFailed(

@@ -14,7 +14,7 @@ from specruntime.manifest.schema import Manifest
 
 
 def run_probe(module: str, bundle: Path, threads: int | None) -> dict[str, Any]:
-    """The JSON object that `python -m MODULE BUNDLE [THREADS]` prints. Raises `EngineFailed`."""
+    """Return the JSON object that `python -m MODULE BUNDLE [THREADS]` prints. Raises `EngineFailed`."""
     command = [sys.executable, "-m", module, str(bundle), *([str(threads)] if threads is not None else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -46,7 +46,7 @@ class MemoryUse:
 
 
 def measure_memory(bundle: Path, manifest: Manifest, threads: int | None = None) -> MemoryUse:
-    """Opens the bundle in a process of its own and answers one check prompt there. Raises `EngineFailed`."""
+    """Open the bundle in a process of its own and answers one check prompt there. Raises `EngineFailed`."""
     graphs = graphs_of(manifest).values()
     weights = sum(weight_bytes(manifest, graph) for graph in graphs) / _MB
     cache = sum(cache_bytes(graph) for graph in graphs) / _MB

@@ -24,7 +24,7 @@ class BenchPrompt:
 
 
 def load_prompts(path: Path) -> tuple[BenchPrompt, ...]:
-    """Raises `InvalidArgument` naming the file, the line and what was expected."""
+    """Raise `InvalidArgument` naming the file, the line and what was expected."""
     try:
         lines = read_lines(path)
     except ValueError as error:
@@ -95,7 +95,7 @@ class BundleText:
 
     @classmethod
     def of(cls, root: Path) -> "BundleText":
-        """Raises as `load_manifest` and `TextCodec.open`."""
+        """Raise as `load_manifest` and `TextCodec.open`."""
         manifest = load_manifest(root, verify=False)
         stated = manifest.tokenizer
         return cls(manifest, None if stated is None else TextCodec.open(root, stated))

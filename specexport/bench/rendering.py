@@ -48,7 +48,7 @@ def _render_unfinished(report: BenchReport) -> list[str]:
 
 
 def _render_summary(report: BenchReport) -> list[str]:
-    """The figures of all prompts and by category, then of each mode that drafts."""
+    """Return the figures of all prompts and by category, then of each mode that drafts."""
     if not report.compared:
         return ["no prompt was answered in every mode: nothing can be compared"]
     summary = report.summary()
@@ -71,7 +71,7 @@ def _figures(category: str, found: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _render_mode(report: BenchReport, mode: str, summary: dict[str, Any]) -> list[str]:
-    """Acceptance by position, and the speed by category against plain decoding."""
+    """Return acceptance by position, and the speed by category against plain decoding."""
     facts = report.bundles[mode]
     length = "dynamic length" if facts.adaptive else "fixed length"
     rows = []
@@ -85,7 +85,7 @@ def _render_mode(report: BenchReport, mode: str, summary: dict[str, Any]) -> lis
 
 
 def _render_fastest(report: BenchReport, summary: dict[str, Any]) -> list[str]:
-    """The best bundle for each prompt; geometric means of the speed-ups."""
+    """Return the best bundle for each prompt; geometric means of the speed-ups."""
     speeds = {(run.prompt, run.mode): run.tokens_per_second for run in report.runs}
     rows = [
         (prompt, f"{speeds[prompt, mode] / speeds[prompt, 'plain']:.2f}x", mode)

@@ -100,7 +100,7 @@ class BenchReport:
         return max(speeds, key=lambda mode: speeds[mode], default=REFERENCE)
 
     def differing(self) -> list[Run]:
-        """Runs whose tokens are not those of plain decoding. Sampled PyTorch draws its own noise and is left out."""
+        """Run whose tokens are not those of plain decoding. Sampled PyTorch draws its own noise and is left out."""
         expected = {run.prompt: run.output_sha256 for run in self.runs if run.mode == REFERENCE}
         comparable = [
             run for run in self.runs if self.settings["temperature"] == 0 or run.mode not in PYTORCH
@@ -191,7 +191,7 @@ def _speedups(runs: Sequence[Run], modes: dict[str, Mode]) -> list[float]:
 
 
 def _mean_speedup(runs: Sequence[Run], modes: dict[str, Mode]) -> float:
-    """The geometric mean over prompts, which counts a prompt of few tokens as much as one of many."""
+    """Return the geometric mean over prompts, which counts a prompt of few tokens as much as one of many."""
     return geometric_mean(_speedups(runs, modes))
 
 
@@ -200,7 +200,7 @@ def _of(runs: Iterable[Run], mode: str) -> list[Run]:
 
 
 def _speed(runs: Sequence[Run], mode: str) -> float | None:
-    """New tokens per second of all runs in this mode together, prefills included."""
+    """Return new tokens per second of all runs in this mode together, prefills included."""
     chosen = _of(runs, mode)
     return (
         1e3 * sum(run.new_tokens for run in chosen) / sum(run.total_ms for run in chosen) if chosen else None
@@ -226,7 +226,7 @@ def _acceptance_by_position(runs: Sequence[Run], mode: str) -> list[float]:
 
 
 def _host_percent(runs: Sequence[Run], mode: str) -> float:
-    """The share of all time in this mode that is outside engine calls."""
+    """Return the share of all time in this mode that is outside engine calls."""
     chosen = _of(runs, mode)
     total = sum(run.total_ms for run in chosen)
     return sum((run.host_percent or 0.0) * run.total_ms for run in chosen) / total if total else 0.0

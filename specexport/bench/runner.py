@@ -53,7 +53,7 @@ class BenchPlan:
 
 
 def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchReport:
-    """Raises what opening, decoding and, with `pytorch`, loading the checkpoint raise.
+    """Raise what opening, decoding and, with `pytorch`, loading the checkpoint raise.
 
     Raises `InvalidArgument` for bundles that share a name, or that read the prompts as other tokens; `Interrupted` with
     the report of what was measured where Ctrl-C came after the first answer.
@@ -127,7 +127,7 @@ def _require_pytorch(root: Path) -> None:
 
 
 def _encode(bundles: Sequence[BundleText], names: Sequence[Mode], plan: BenchPlan) -> dict[str, list[int]]:
-    """The prompts' ids, which must be the same for every bundle."""
+    """Return the prompts' ids, which must be the same for every bundle."""
     first, *others = [encode_prompts(bundle, plan.prompts, plan.max_new_tokens) for bundle in bundles]
     for name, found in zip(names[1:], others, strict=True):
         if odd := [prompt for prompt, ids in found.items() if ids != first[prompt]]:
@@ -209,7 +209,7 @@ def _in_turns(
     advance: Advance,
     measured: Measured,
 ) -> None:
-    """Adds each answer to `measured` when it is whole, plain decoding of a prompt before all other modes of it."""
+    """Add each answer to `measured` when it is whole, plain decoding of a prompt before all other modes of it."""
     for number in range(plan.repeat):
         for prompt in plan.prompts:
             for mode, answer in modes.items():

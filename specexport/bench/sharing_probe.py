@@ -14,7 +14,7 @@ _MODULE = "specexport.bench.sharing_probe"
 
 
 def probe(bundle: Path, threads: int | None) -> list[dict[str, float]]:
-    """The measurements of each process. Raises `RuntimeError` where one of them ended early."""
+    """Return the measurements of each process. Raises `RuntimeError` where one of them ended early."""
     command = [sys.executable, "-m", _MODULE, "--hold", str(bundle)]
     command += [] if threads is None else [str(threads)]
     children = [Popen(command, stdin=PIPE, stdout=PIPE, text=True) for _ in range(_CHILDREN)]

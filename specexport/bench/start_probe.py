@@ -11,7 +11,7 @@ from time import perf_counter
 
 
 def probe(bundle: Path, threads: int | None) -> dict[str, float]:
-    """A check prompt of the bundle, opened as it is by default: every file's hash is checked."""
+    """Return a check prompt of the bundle, opened as it is by default: every file's hash is checked."""
     marks = [perf_counter()]
     from specruntime import EngineOptions, SamplingParams, generate, open_bundle
     from specruntime.check import prompt_ids

@@ -96,7 +96,7 @@ def build_record(
 def bundle_manifest(
     recipe: Recipe, graphs: Mapping[str, BuiltGraph], times: Mapping[str, ProfileTimes], root: Path
 ) -> Manifest:
-    """The manifest of a bundle whose files are all in `root` by now."""
+    """Return the manifest of a bundle whose files are all in `root` by now."""
     target = graphs["target"].compiled.canonical
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -122,7 +122,7 @@ def _draft_spec(recipe: Recipe, graphs: Mapping[str, BuiltGraph]) -> DraftSpec:
 
 
 def _adaptive_spec(recipe: Recipe, times: Mapping[str, Mapping[str, float]]) -> AdaptiveSpec | None:
-    """What a dynamic length starts from; `times` are milliseconds by profile, of each graph by name."""
+    """Return what a dynamic length starts from; `times` are milliseconds by profile, of each graph by name."""
     draft = recipe.draft
     if not draft.follows_acceptance:
         return None

@@ -58,7 +58,7 @@ def stage_window(
     hidden: NDArray[np.float32] | None = None,
     rows: NDArray[np.int64] | None = None,
 ) -> None:
-    """Puts a window of ids [W], 0 where none are given, behind about `CONTEXT_ROWS` tokens of the cache."""
+    """Put a window of ids [W], 0 where none are given, behind about `CONTEXT_ROWS` tokens of the cache."""
     width = window.profile.width
     start = min(CONTEXT_ROWS, context.spec.capacity - width - context.spec.drafted + 1)
     stage(window, np.zeros(width, np.int64) if ids is None else ids, start, hidden=hidden, rows=rows)
@@ -82,7 +82,7 @@ class ProfileTimes:
 
 
 def measure_profile_times(spec: GraphSpec, root: Path) -> ProfileTimes:
-    """Times every profile of a graph whose files lie in `root`."""
+    """Time every profile of a graph whose files lie in `root`."""
     try:
         return ProfileTimes(measure_window_times(spec, root))
     except (BackendMissing, BackendIncompatible) as error:  # a device this host lacks: parity ran on its CPU

@@ -31,13 +31,13 @@ LIBRARIES = (
 
 
 def default_output(recipe: Recipe) -> Path:
-    """The default output directory of a recipe: `./<recipe name>.bundle`."""
+    """Return the default output directory of a recipe: `./<recipe name>.bundle`."""
     return Path(f"{recipe.name}.bundle")
 
 
 def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
-    """The digest of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and libraries,
-    and the processor where weights are packed for it."""
+    """Return the digest of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and
+    libraries, and the processor where weights are packed for it."""
     backend = backend_of(recipe.backend)
     libraries = [f"{name} {_version(name)}" for name in (*LIBRARIES, *backend.libraries(recipe))]
     written = [recipe.model_dump_json(), *recipe.left_to_checkpoint]

@@ -21,7 +21,7 @@ _ROOM_FOR_SUFFIX = 24  # of the directories that a build makes next to the bundl
 
 
 def check_output(output: Path) -> None:
-    """Raises `BundleNotWritten` when no bundle can be put at `output`, so that a build can say so before it works."""
+    """Raise `BundleNotWritten` when no bundle can be put at `output`, so that a build can say so before it works."""
     try:
         _check(output, resolve_output(output))
     except (OSError, ValueError) as error:
@@ -29,7 +29,7 @@ def check_output(output: Path) -> None:
 
 
 def resolve_output(output: Path) -> Path:
-    """The directory that is meant: links are followed, so that what they point to is replaced and they stay.
+    """Return the directory that is meant: links are followed, so that what they point to is replaced and they stay.
 
     Raises `BundleNotWritten` for what can be no path.
     """
@@ -85,7 +85,7 @@ def _check_replaceable(output: Path, place: Path) -> None:
 
 
 def _listed_files(directory: Path) -> frozenset[str] | None:
-    """The files that a bundle's manifest of any schema version lists; None without a valid manifest."""
+    """Return the files that a bundle's manifest of any schema version lists; None without a valid manifest."""
     try:
         document: Any = json.loads((directory / MANIFEST_NAME).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -100,7 +100,7 @@ def _listed_files(directory: Path) -> frozenset[str] | None:
 
 
 def _first_foreign(place: Path, listed: frozenset[str]) -> str | None:
-    """The first path below `place` that is neither listed nor a directory on the way to what is."""
+    """Return the first path below `place` that is neither listed nor a directory on the way to what is."""
     directories = {parent.as_posix() for name in listed for parent in Path(name).parents}
 
     def refuse(error: OSError) -> None:
@@ -123,7 +123,7 @@ BUILD_RECORD_NAME = "build.json"
 
 @contextmanager
 def staged_bundle(output: Path) -> Iterator[Path]:
-    """A directory to write into; it becomes `output` when the block ends well and vanishes when it does not.
+    """Yield a directory to write into; it becomes `output` when the block ends well and vanishes when it does not.
 
     Where `output` is a link, what it points to is replaced. Raises `BundleNotWritten` when `output` holds something
     that is not a bundle, or when the disk refuses.
@@ -146,7 +146,7 @@ def staged_bundle(output: Path) -> Iterator[Path]:
 
 
 def _clear_remains(output: Path) -> None:
-    """Removes what is left of builds whose process is gone. The old bundle of one that died between its two renames
+    """Remove what is left of builds whose process is gone. The old bundle of one that died between its two renames
     goes back.
     """
     remains = re.compile(rf"\.{re.escape(output.name)}\.(partial|old)-(\d+)")

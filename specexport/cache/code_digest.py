@@ -55,7 +55,8 @@ class Sources:
         return text_sha256("\n".join(parts))
 
     def closure(self, *modules: str) -> tuple[frozenset[str], frozenset[str]]:
-        """The modules of these packages that `modules` import, themselves included, and the other libraries' names.
+        """Return the modules of these packages that `modules` import, themselves included, and the other libraries'
+        names.
 
         A package inside another is part of what its modules import. The outermost ones only collect public names for
         their users, so they count where a name is taken from them.
@@ -103,8 +104,8 @@ class Sources:
 
 @cache
 def _imports(text: str) -> frozenset[tuple[str, str]]:
-    """(module, name taken from it or "") of the whole text, in functions and branches too, but for what only a type
-    checker follows."""
+    """Return (module, name taken from it or "") of the whole text, in functions and branches too, but for what only a
+    type checker follows."""
     found: set[tuple[str, str]] = set()
     waiting: list[ast.AST] = [ast.parse(text)]
     while waiting:

@@ -96,7 +96,7 @@ def cache_limit() -> int | None:
 
 
 def prune_cache(*, older_than: float | None = None, max_bytes: int | None = None) -> Pruned:
-    """Removes what was not used for `older_than` seconds, then the least recently used until `max_bytes` hold the rest.
+    """Remove what was not used for `older_than` seconds, then the least recently used until `max_bytes` hold the rest.
 
     What a build of any process uses stays. Raises `SourceError` where the cache cannot be written.
     """
@@ -146,7 +146,7 @@ def _depth(kind: str, *, from_kind: bool = False) -> int:
 
 
 def _guard(entry: CacheEntry) -> Path:
-    """The file whose lock says that the entry is in use."""
+    """Return the file whose lock says that the entry is in use."""
     if entry.kind == "timings":
         return entry.place
     return entry.place / (MANIFEST_NAME if entry.kind == "bundles" else SEAL_NAME)

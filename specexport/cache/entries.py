@@ -78,12 +78,12 @@ def entry_digest(place: Path) -> str:
 
 
 def write_record(directory: Path, record: Mapping[str, Any]) -> None:
-    """Stores metadata with an entry, for `read_record`."""
+    """Store metadata with an entry, for `read_record`."""
     (directory / RECORD_NAME).write_text(json.dumps(record, indent=1))
 
 
 def read_record(place: Path) -> dict[str, Any]:
-    """What `write_record` wrote into an entry that is intact."""
+    """Return what `write_record` wrote into an entry that is intact."""
     record: dict[str, Any] = json.loads((place / RECORD_NAME).read_text())
     return record
 
@@ -117,7 +117,7 @@ def text_sha256(text: str) -> str:
 
 
 def _seal_text(directory: Path) -> str:
-    """A line per file, and a last one with the hash of those lines, so that a truncated seal is invalid."""
+    """Return a line per file, and a last one with the hash of those lines, so that a truncated seal is invalid."""
     paths = sorted(path for path in directory.rglob("*") if not path.is_dir())
     names = {path.relative_to(directory).as_posix(): path for path in paths}
     lines = "".join(f"{file_sha256(path)}  {name}\n" for name, path in names.items() if name != SEAL_NAME)
@@ -125,7 +125,7 @@ def _seal_text(directory: Path) -> str:
 
 
 def _move_into(scratch: Path, place: Path, replace: Callable[[], bool]) -> None:
-    """Renames; an entry already there goes only if `replace` says so: otherwise another build was first."""
+    """Rename; an entry already there goes only if `replace` says so: otherwise another build was first."""
     if os.path.lexists(place):
         if not replace():
             return

@@ -58,7 +58,7 @@ def hold(guard: Path) -> bool:
 
 @contextmanager
 def taken(guard: Path) -> Iterator[bool]:
-    """True if no process holds the entry of `guard`; no process can take it inside the block.
+    """Yield True if no process holds the entry of `guard`; no process can take it inside the block.
 
     True too for an entry without that file. False where that cannot be known.
     """
@@ -75,7 +75,7 @@ def taken(guard: Path) -> Iterator[bool]:
 
 
 def _locked(guard: Path, how: int) -> int | None:
-    """A descriptor of the file with the lock; None where it is not there, or went while the lock was waited for.
+    """Return a descriptor of the file with the lock; None where it is not there, or went while the lock was waited for.
 
     Raises `OSError` where the lock cannot be had: `BlockingIOError` where it is not waited for and another has it.
     """
@@ -97,7 +97,7 @@ def _locked(guard: Path, how: int) -> int | None:
 
 
 def _opened(guard: Path, how: int) -> int:
-    """A descriptor that can be locked: over NFS an exclusive lock needs one open for writing."""
+    """Return a descriptor that can be locked: over NFS an exclusive lock needs one open for writing."""
     if how & fcntl.LOCK_EX:
         # Another user's file may be locked by its reader, except over NFS: there the lock is then refused.
         with suppress(PermissionError):

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def measured_once(
     kind: str, parts: Mapping[str, object], measure: Callable[[], "DataclassInstance"], *, force: bool
 ) -> dict[str, Any]:
-    """The fields of what `measure` finds; it is called where the cache holds nothing under `parts`, or `force`."""
+    """Return the fields of what `measure` finds; it is called where the cache holds nothing under `parts`, or
+    `force`.
+    """
     # Kernels, and what they round, are chosen by it.
     processor = [architecture(), *(processor_features() or ())]
     key = text_sha256(json.dumps({**parts, "processor": processor}, sort_keys=True))

@@ -16,7 +16,7 @@ _STALE_SECONDS = (
 
 
 def new_scratch(directory: Path) -> Path:
-    """An empty directory of this process in `directory`."""
+    """Return an empty directory of this process in `directory`."""
     for number in range(1 << 16):
         scratch = directory / f"{_PREFIX}{_machine()}-{os.getpid()}-{number}"
         try:
@@ -28,7 +28,7 @@ def new_scratch(directory: Path) -> Path:
 
 
 def remove_dead_scratches(directory: Path) -> None:
-    """Deletes what killed processes left in `directory`; it need not exist."""
+    """Delete what killed processes left in `directory`; it need not exist."""
     for scratch in directory.glob(f"{_PREFIX}*"):
         if _is_dead(scratch):
             remove_tree(scratch)
@@ -46,7 +46,7 @@ def is_running(pid: int) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Deletes a directory, a file or a link itself, as far as the disk allows."""
+    """Delete a directory, a file or a link itself, as far as the disk allows."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
         return

@@ -57,7 +57,7 @@ Address = LocalDirectory | LocalGguf | HubRepository | WheelMember
 
 
 def parse_address(text: str, directory: Path | None = None) -> Address:
-    """Parses a source; local paths are taken relative to `directory` (the recipe's) when it is given.
+    """Parse a source; local paths are taken relative to `directory` (the recipe's) when it is given.
 
     Raises ValueError naming the form that was expected.
     """

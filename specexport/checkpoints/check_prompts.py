@@ -26,7 +26,7 @@ class Answering(Protocol):
 
 
 def require_usable_prompts(check: Check, target: Answering) -> None:
-    """Raises `CheckpointUnsupported` naming the first prompt that the target of the bundle could not answer."""
+    """Raise `CheckpointUnsupported` naming the first prompt that the target of the bundle could not answer."""
     codec = open_codec(target)
     if codec is None and any(isinstance(prompt, str) for prompt in check.prompts):
         raise CheckpointUnsupported(
@@ -39,14 +39,14 @@ def require_usable_prompts(check: Check, target: Answering) -> None:
 
 
 def open_codec(target: Answering) -> TextCodec | None:
-    """The target's tokenizer; None where it has none."""
+    """Return the target's tokenizer; None where it has none."""
     if (place := target.tokenizer) is None:
         return None
     return TextCodec.open(place.parent, describe_tokenizer(place.parent, place.name))
 
 
 def encode_text(key: str, text: RunningText, target: Answering) -> list[int]:
-    """The tokens of a running text that the recipe gives under `key`.
+    """Return the tokens of a running text that the recipe gives under `key`.
 
     Raises `CheckpointUnsupported` for a checkpoint without tokenizer or a text of less than two tokens.
     """

@@ -59,7 +59,7 @@ def fit_check(recipe: Recipe, target: Answering) -> Recipe:
 
 
 def _prompt(target: Answering, answer: int, chat: bool) -> Prompt:
-    """The usual sentence, or the tokens of its beginning where it is too long; ids without a tokenizer."""
+    """Return the usual sentence, or the tokens of its beginning where it is too long; ids without a tokenizer."""
     most, codec = target.facts.capacity - answer, open_codec(target)
     if codec is None:
         return tuple(number % target.facts.vocab_size for number in range(1, min(most, 16) + 1))

@@ -36,7 +36,7 @@ _DUPLICATES = ["original/*", "consolidated*", "onnx/*"]
 
 
 def locate_hub(address: HubRepository, files: HubFiles = MODEL_FILES) -> Located:
-    """The repository's snapshot; from the local hub cache when it is there, so later builds need no network.
+    """Return the repository's snapshot; from the local hub cache when it is there, so later builds need no network.
 
     Raises `SourceError` for an unknown repository or revision, missing access rights, or no network.
     """
@@ -63,7 +63,7 @@ def _cached(address: HubRepository, files: HubFiles) -> Path | None:
 
 
 def _missing_files(directory: Path, files: HubFiles) -> list[str]:
-    """What a whole checkpoint would have; a download that was killed leaves some files out."""
+    """Return what a whole checkpoint would have; a download that was killed leaves some files out."""
     if not files.weights:
         return [name for name in ("config.json",) if not (directory / name).is_file()]
     index = directory / _INDEX
@@ -101,7 +101,9 @@ def _download(address: HubRepository, files: HubFiles) -> Path:
 
 
 def _snapshot(address: HubRepository, files: HubFiles, *, local: bool) -> Path:
-    """The directory of the repository's files; `local`: only where the local hub cache has them. Raises its errors."""
+    """Return the directory of the repository's files; `local`: only where the local hub cache has them. Raises its
+    errors.
+    """
     from huggingface_hub import snapshot_download
 
     found = snapshot_download(

@@ -73,7 +73,7 @@ class Checkpoint:
 def load_checkpoint(
     spec: ModelSource, precision: Precision, *, target: Checkpoint | None = None
 ) -> Checkpoint:
-    """Loads `recipe.target`, or `recipe.draft` together with the loaded `target` it drafts for.
+    """Load `recipe.target`, or `recipe.draft` together with the loaded `target` it drafts for.
 
     Raises `SourceError`, `CheckpointUnsupported`, or, for a draft, `TokenizerMismatch`.
     """
@@ -93,7 +93,7 @@ def load_checkpoint(
 
 
 def known_config(spec: ModelSource) -> PretrainedConfig | None:
-    """A checkpoint's config, without loading weights; None where it has none of its own.
+    """Return a checkpoint's config, without loading weights; None where it has none of its own.
 
     Raises as `load_checkpoint`.
     """
@@ -111,7 +111,8 @@ def known_config(spec: ModelSource) -> PretrainedConfig | None:
 
 
 def known_positions(spec: ModelSource) -> int | None:
-    """The positions that a checkpoint's config states, without loading weights; None where it states none of its own.
+    """Return the positions that a checkpoint's config states, without loading weights; None where it states none of its
+    own.
 
     Raises as `load_checkpoint`.
     """
@@ -120,7 +121,9 @@ def known_positions(spec: ModelSource) -> int | None:
 
 
 def known_tokenizer(spec: ModelSource) -> Path | None:
-    """A checkpoint's tokenizer files, without loading weights; None where it has none. Raises as `load_checkpoint`."""
+    """Return a checkpoint's tokenizer files, without loading weights; None where it has none. Raises as
+    `load_checkpoint`.
+    """
     if isinstance(spec.source, NoiseSource):
         return None
     if isinstance(spec.source, RandomSource):
@@ -152,7 +155,7 @@ def _load_files(
 
 
 def _load_pruned(source: str, located: Located, spec: ModelSource, target: Checkpoint | None) -> Checkpoint:
-    """A draft of some of the target's layers; embeddings, LM head and tokenizer are the target's."""
+    """Return a draft of some of the target's layers; embeddings, LM head and tokenizer are the target's."""
     if target is None:
         raise CheckpointUnsupported(
             f"{source}: is a pruned draft, which lacks the tables it takes from its target; expected a whole model "
@@ -241,7 +244,7 @@ def stored_tokenizer(source: str, located: Located, spec: ModelSource) -> Tokeni
 
 
 def byte_tokenizer(config: PretrainedConfig) -> TokenizerFiles:
-    """The byte tokenizer, for a random model with an id for each of its tokens; no files for a smaller one."""
+    """Return the byte tokenizer, for a random model with an id for each of its tokens; no files for a smaller one."""
     from specexport.checkpoints.random_model import TOKENIZER_SIZE, write_byte_tokenizer
 
     enough = int(config.vocab_size) >= TOKENIZER_SIZE

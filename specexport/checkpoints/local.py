@@ -29,7 +29,7 @@ _IRRELEVANT = {".md", ".gitattributes", ".gitignore"}
 
 
 def locate_directory(address: LocalDirectory, *, weights: bool = True) -> Located:
-    """A Hugging Face directory: config.json and weights. Raises `SourceError` naming what is not there.
+    """Return a Hugging Face directory: config.json and weights. Raises `SourceError` naming what is not there.
 
     Without `weights` the digest leaves them out, which takes no reading of gigabytes.
     """
@@ -45,7 +45,7 @@ def locate_directory(address: LocalDirectory, *, weights: bool = True) -> Locate
 
 
 def locate_gguf(address: LocalGguf, sha256: str | None) -> Located:
-    """A GGUF file. Raises `SourceError` when it is missing, something else, or not what the recipe expects."""
+    """Return a GGUF file. Raises `SourceError` when it is missing, something else, or not what the recipe expects."""
     path = address.path
     if not path.is_file():
         what = "a directory, expected a file" if path.is_dir() else "no such file"
@@ -57,7 +57,7 @@ def locate_gguf(address: LocalGguf, sha256: str | None) -> Located:
 
 
 def require_sha256(shown: str, found: str, expected: str | None) -> None:
-    """Raises `SourceError` with both hashes when the recipe expects another one."""
+    """Raise `SourceError` with both hashes when the recipe expects another one."""
     if expected is not None and found != expected:
         raise SourceError(
             f"{shown}: sha256 is {found}, the recipe expects {expected}; get the right file or correct it"
@@ -65,7 +65,7 @@ def require_sha256(shown: str, found: str, expected: str | None) -> None:
 
 
 def check_gguf_magic(path: Path, shown: str) -> None:
-    """Raises `SourceError` unless the file starts as GGUF files do."""
+    """Raise `SourceError` unless the file starts as GGUF files do."""
     with path.open("rb") as stream:
         if (start := stream.read(4)) != _GGUF_MAGIC:
             raise SourceError(

@@ -15,7 +15,7 @@ from specexport.errors import SourceError
 
 
 def locate(address: Address, sha256: str | None = None) -> Located:
-    """Puts the files of an address on this machine. `sha256`: what a single file must hash to.
+    """Put the files of an address on this machine. `sha256`: what a single file must hash to.
 
     Raises `SourceError` when they cannot be had or differ.
     """
@@ -45,7 +45,7 @@ def locate_outline(address: Address, sha256: str | None = None) -> Located:
 
 
 def locate_draft(source: str) -> Located:
-    """Puts a draft's directory on this machine. Raises `SourceError` when it cannot be had, or is a single file."""
+    """Put a draft's directory on this machine. Raises `SourceError` when it cannot be had, or be a single file."""
     address = parse_address(source)
     match address:
         case LocalDirectory():

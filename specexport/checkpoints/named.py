@@ -26,7 +26,7 @@ class RecipeCheckpoints:
         return lambda: self._load(name)
 
     def load_draft(self) -> tuple[Any, DraftTarget]:
-        """The module of a draft on the target's hidden states, and what it takes from the target."""
+        """Return the module of a draft on the target's hidden states, and what it takes from the target."""
         target = self._load("target")
         side = draft_target(target.model, name=target.name, vocab_size=target.vocab_size)
         self._announce("loading the draft into PyTorch")

@@ -89,7 +89,7 @@ _BLOCKS = (16, 32, 64, 128)
 
 
 def _require_whole_blocks(recipe: Recipe, side: str, outline: Outline) -> None:
-    """Raises `CheckpointUnsupported` for a block that does not divide the rows of a layer that needs whole ones."""
+    """Raise `CheckpointUnsupported` for a block that does not divide the rows of a layer that needs whole ones."""
     shape, weights, engine = outline.skeleton, recipe.weights_of(side), recipe.engine_weights
     if weights is not None:
         plan = weights.plan()
@@ -122,7 +122,7 @@ def _require_dividing(
 
 
 def require_positions(recipe: Recipe, side: str, name: str, config: PretrainedConfig) -> None:
-    """Raises `CheckpointUnsupported` when a model's positions end before its cache does, with the key to change."""
+    """Raise `CheckpointUnsupported` when a model's positions end before its cache does, with the key to change."""
     limit = positions_of(config)
     capacity = recipe.draft_capacity if side == "draft" else recipe.capacity
     if limit is None or limit >= capacity:

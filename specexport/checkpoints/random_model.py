@@ -31,7 +31,7 @@ CHAT_TEMPLATE = (
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer; the same files on every machine."""
+    """Return the tokenizer; the same files on every machine."""
     vocabulary = {_byte_character(byte): byte for byte in range(BYTE_TOKENS)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -48,7 +48,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def write_byte_tokenizer(directory: Path) -> tuple[str, ...]:
-    """Writes tokenizer.json, tokenizer_config.json and the chat template; nothing is to be said of them."""
+    """Write tokenizer.json, tokenizer_config.json and the chat template; nothing is to be said of them."""
     byte_tokenizer().save_pretrained(directory)
     return ()
 
@@ -67,12 +67,12 @@ _TOKEN_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_to
 
 
 def random_name(spec: RandomModel) -> str:
-    """What messages and the bundle call the model."""
+    """Return what messages and the bundle call the model."""
     return f"random {spec.architecture} (seed {spec.seed})"
 
 
 def random_config(spec: RandomModel) -> PretrainedConfig:
-    """The config of `spec.architecture` with its sizes.
+    """Return the config of `spec.architecture` with its sizes.
 
     Raises `CheckpointUnsupported` for an architecture that no sizes can help, `SourceError` for unknown names, with
     the nearest.
@@ -114,7 +114,7 @@ def _token_ids(vocab_size: Any) -> dict[str, int | None]:
 
 
 def random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:
-    """A causal language model of this config, fp32, the same weights for the same seed."""
+    """Return a causal language model of this config, fp32, the same weights for the same seed."""
     try:
         model_class = TasksManager.get_model_class_for_task("text-generation", model_type=config.model_type)
         with torch.random.fork_rng(devices=[]):
@@ -129,7 +129,9 @@ def random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:
 
 
 def noisy_copy(model: PreTrainedModel, noise: Noise) -> PreTrainedModel:
-    """A copy of `model` with Gaussian noise on every weight, in units of that weight tensor's standard deviation."""
+    """Return a copy of `model` with Gaussian noise on every weight, in units of that weight tensor's standard
+    deviation.
+    """
     copied = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(noise.seed)
     with torch.no_grad():

@@ -20,7 +20,7 @@ _CAUSAL_CLASSES = ("ForCausalLM", "LMHeadModel", "LMHead")
 
 
 def unsupported_config(source: str, error: Exception) -> CheckpointUnsupported:
-    """What transformers' complaint about a config means for the user."""
+    """Return what transformers' complaint about a config means for the user."""
     reason, told = reason_of(error), str(error)
     if "trust_remote_code" in told:
         return CheckpointUnsupported(
@@ -34,7 +34,7 @@ def unsupported_config(source: str, error: Exception) -> CheckpointUnsupported:
 
 
 def require_language_model(source: str, config: PretrainedConfig) -> None:
-    """Raises `CheckpointUnsupported` for what is not a decoder-only language model in plain weights.
+    """Raise `CheckpointUnsupported` for what is not a decoder-only language model in plain weights.
 
     Whether its attention is causal is not asked of the config: `is_decoder` is false where its publisher left it out,
     and read by some models and not by others. The model's own masks say it (`export.check_config`).
@@ -63,7 +63,7 @@ def require_language_model(source: str, config: PretrainedConfig) -> None:
 
 
 def require_known_class(source: str, config: PretrainedConfig) -> None:
-    """Raises `CheckpointUnsupported` for a model type that no sizes can help: it is not a causal language model, or its
+    """Raise `CheckpointUnsupported` for a model type that no sizes can help: it is not a causal language model, or its
     attention is out of reach."""
     _require_decoder(source, config)
     model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
@@ -86,7 +86,7 @@ def _require_decoder(source: str, config: PretrainedConfig) -> None:
 
 
 def require_attention(config: PretrainedConfig, model_class: object) -> None:
-    """Raises `CheckpointUnsupported` for layers that keep other state than a KV cache, and for attention that does
+    """Raise `CheckpointUnsupported` for layers that keep other state than a KV cache, and for attention that does
     not go through transformers' attention interface."""
     name = config.model_type
     odd = sorted(set(getattr(config, "layer_types", None) or ()) - _ATTENTION_LAYERS)
@@ -102,7 +102,8 @@ def require_attention(config: PretrainedConfig, model_class: object) -> None:
 
 
 def with_new_rope_name(stated: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config.json of a Phi-3 with its rotary scaling by the name it has today, None where nothing is to be renamed.
+    """Return the config.json of a Phi-3 with its rotary scaling by the name it has today, None where nothing is to be
+    renamed.
 
     transformers' own class renames `su`, but only after it has looked for the longrope's original length in vain.
     """
@@ -116,7 +117,7 @@ def with_new_rope_name(stated: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def require_known_rope(source: str, config: PretrainedConfig) -> None:
-    """Raises `CheckpointUnsupported` for rotary scaling by a name that transformers does not know, or by none."""
+    """Raise `CheckpointUnsupported` for rotary scaling by a name that transformers does not know, or by none."""
     stated = getattr(config, "rope_parameters", None) or {}
     known = ("default", "linear", "llama3", "longrope", "yarn")
     for part in (stated, *stated.values()):
@@ -137,7 +138,7 @@ def require_known_rope(source: str, config: PretrainedConfig) -> None:
 
 
 def require_all_weights(source: str, kind: str, report: dict[str, Any]) -> None:
-    """Raises `CheckpointUnsupported` when transformers' loading `report` says that a weight did not fit.
+    """Raise `CheckpointUnsupported` when transformers' loading `report` says that a weight did not fit.
 
     transformers fills gaps with random numbers; a bundle must not be made of those.
     """
@@ -153,7 +154,7 @@ def require_all_weights(source: str, kind: str, report: dict[str, Any]) -> None:
 
 
 def require_finite_weights(source: str, model: nn.Module) -> None:
-    """Raises `CheckpointUnsupported` for weights that are not numbers, or too large for the type they are in."""
+    """Raise `CheckpointUnsupported` for weights that are not numbers, or too large for the type they are in."""
     for name, weight in model.named_parameters():
         # Smallest and largest are NaN where any number is, and need no memory of their own.
         if weight.numel() == 0 or all(bound.isfinite() for bound in torch.aminmax(weight.detach())):

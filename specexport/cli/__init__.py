@@ -31,7 +31,7 @@ class SpecexportGroup(RefusingGroup):
 @click.group(cls=SpecexportGroup)
 @click.version_option(package_name="specexport")
 def main() -> None:
-    """Builds, runs, checks and measures speculative-decoding bundles.
+    """Build, runs, check and measures speculative-decoding bundles.
 
     Exit code 0 for success, 1 for a refusal in one line on stderr, 2 for usage.
     """

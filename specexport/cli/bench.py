@@ -116,7 +116,7 @@ def _bench_batches(
 
 
 def _require_plain_tokens(differing: list[str]) -> None:
-    """Ends the command with exit code 1 where any answer differs."""
+    """End the command with exit code 1 where any answer differs."""
     if differing:
         click.echo(
             f"error: not the tokens of plain decoding: {', '.join(differing)}; run `specexport check` for where they "

@@ -11,7 +11,7 @@ from specruntime.inspection.summary import shown_size
 
 @click.group("cache")
 def cache_command() -> None:
-    """Shows and prunes what builds keep: downloads, traced graphs, engines, measurements.
+    """Show and prunes what builds keep: downloads, traced graphs, engines, measurements.
 
     It lies in $SPECEXPORT_CACHE, and every build keeps it within $SPECEXPORT_CACHE_LIMIT (a size, or none; 20GB).
     """
@@ -20,7 +20,7 @@ def cache_command() -> None:
 @cache_command.command("list")
 @json_option
 def list_command(as_json: bool) -> None:
-    """Lists the entries, the least recently used first."""
+    """List the entries, the least recently used first."""
     from specexport.cache.contents import KINDS, cache_entries, cache_limit, describe_entries
     from specexport.cache.entries import cache_directory
 
@@ -51,7 +51,7 @@ def list_command(as_json: bool) -> None:
 )
 @json_option
 def prune_command(older_than: str | None, max_size: str | None, as_json: bool) -> None:
-    """Removes entries of the cache; what a running build uses stays."""
+    """Remove entries of the cache; what a running build uses stays."""
     from specexport.cache.contents import cache_limit, describe_entries, parse_age, prune_cache
     from specexport.cache.entries import cache_directory
     from specruntime.inspection.memory import parse_size

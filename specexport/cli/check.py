@@ -32,7 +32,7 @@ def check_command(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Decodes the BUNDLE's check prompts with and without drafts, greedy and sampled, and compares every token.
+    """Decode the BUNDLE's check prompts with and without drafts, greedy and sampled, and compare every token.
 
     In fp32 every token must be equal. Below fp32 a greedy answer may part from plain decoding where the two best
     logits lie closer than what the width of the window alone changes; that is measured and reported.

@@ -54,7 +54,7 @@ def _instance_options(command: _F) -> _F:
 
 @click.group("deploy")
 def deploy_command() -> None:
-    """Writes what another serving system needs to run a bundle."""
+    """Write what another serving system needs to run a bundle."""
 
 
 @deploy_command.command("ray")
@@ -71,7 +71,7 @@ def deploy_command() -> None:
 def ray_command(
     bundle: Path, output: Path, min_replicas: int, max_replicas: int, cpus: float, **instance: Any
 ) -> None:
-    """A Ray Serve application over BUNDLE: the OpenAI-compatible server in replicas that follow the load."""
+    """Write a Ray Serve application over BUNDLE: the OpenAI-compatible server in replicas that follow the load."""
     from specexport.deploy.ray import RayOptions, write_ray
 
     if max_replicas < min_replicas:
@@ -83,7 +83,7 @@ def ray_command(
 @deploy_command.command("triton")
 @_instance_options
 def triton_command(bundle: Path, output: Path, **instance: Any) -> None:
-    """A Triton model repository over BUNDLE: Python backend, one response a round."""
+    """Write a Triton model repository over BUNDLE: Python backend, one response a round."""
     from specexport.deploy.instance import InstanceOptions
     from specexport.deploy.triton import write_triton
 

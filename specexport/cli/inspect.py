@@ -23,7 +23,7 @@ from specruntime.cli.options import bundle_argument, json_option
 def inspect_command(
     ctx: click.Context, bundle: Path, as_json: bool, tree: Path | None, memory: bool, budget: str | None
 ) -> None:
-    """Shows a BUNDLE's models, widths, sizes, step times and parity; checks every file's hash."""
+    """Show a BUNDLE's models, widths, sizes, step times and parity; check every file's hash."""
     if tree is None:
         ctx.invoke(inspect_bundle, bundle=bundle, as_json=as_json, memory=memory, budget=budget)
         return

@@ -10,7 +10,7 @@ from types import FrameType
 
 @contextmanager
 def interruptible_imports() -> Iterator[None]:
-    """Ends the process with 130 on SIGINT. Not by an exception: pydantic turns one into an error of a schema."""
+    """End the process with 130 on SIGINT. Not by an exception: pydantic turns one into an error of a schema."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler

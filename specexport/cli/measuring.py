@@ -58,7 +58,7 @@ def measure_and_print(
     steps: int | None = None,
     files: Sequence[Path | None] = (),
 ) -> _R:
-    """The report of `measure`, printed. `files` are what the caller makes of a whole report.
+    """Return the report of `measure`, printed. `files` are what the caller makes of a whole report.
 
     On Ctrl-C and SIGTERM a partial report is printed and the interrupt passed on: no file is made of it, which is said.
     """
@@ -96,7 +96,7 @@ class NumberList(click.ParamType[tuple[int, ...]]):
     name = "N,N,..."
 
     def __init__(self, expected: str) -> None:
-        """`expected`: what a message says of such a list."""
+        """Set `expected`: what a message says of such a list."""
         self._expected = expected
 
     def convert(

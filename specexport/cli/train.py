@@ -117,7 +117,7 @@ def train_command(
 
 
 def _answers(count: Count) -> "Callable[[AnswerProgress], None]":
-    """A bar on a terminal; elsewhere a line every so often."""
+    """Return a bar on a terminal; elsewhere a line every so often."""
     pace, occasionally = Pace(), Occasionally(say)
 
     def tell(progress: "AnswerProgress") -> None:
@@ -195,7 +195,7 @@ def _tell(order: "Order", recipe: Path, acceptance: list[float], as_json: bool) 
 
 
 def _source(out: Path, recipe: Path) -> str:
-    """The address of the draft as a recipe in the directory of `recipe` names it."""
+    """Return the address of the draft as a recipe in the directory of `recipe` names it."""
     relative = os.path.relpath(out.absolute(), recipe.absolute().parent)
     return str(out.absolute()) if relative.startswith("..") else f"./{Path(relative).as_posix()}"
 

@@ -79,7 +79,7 @@ def place_nodes(tree: Tree) -> tuple[list[tuple[float, int]], int]:
 
 
 def node_probabilities(tree: Tree, acceptance: Rates) -> list[float]:
-    """The probability that each window row is accepted, which requires the whole path to it. Row 0 has 1."""
+    """Return the probability that each window row is accepted, which requires the whole path to it. Row 0 has 1."""
     expected_tokens(tree, acceptance)  # raises where a node has no rate
     worths = [1.0]
     for parent, rank, depth in zip(tree.parents, tree.ranks, tree.depths, strict=True):
@@ -113,7 +113,7 @@ class DrawnTree:
 
 
 def drawn_tree(path: Path) -> DrawnTree:
-    """The tree of a bundle, or of a recipe where `path` is a file.
+    """Return the tree of a bundle, or of a recipe where `path` is a file.
 
     Raises `InvalidArgument` without a tree of a fixed shape, and what reading either raises.
     """

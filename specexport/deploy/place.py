@@ -43,7 +43,7 @@ def place_deployment(bundle: Path, output: Path, fill: Callable[[Path, Manifest]
 
 
 def copy_bundle(bundle: Path, place: Path) -> None:
-    """The bundle's files at another place; linked where both lie on one file system, since bundles never change."""
+    """Put the bundle's files at another place; linked where both lie on one file system, since bundles never change."""
     shutil.copytree(bundle, place, copy_function=_link_or_copy)
 
 

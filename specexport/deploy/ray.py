@@ -35,7 +35,7 @@ class RayOptions(InstanceOptions):
 
 
 def write_ray(bundle: Path, output: Path, options: RayOptions) -> Path:
-    """Writes the application to the new directory `output`; raises as `place_deployment`."""
+    """Write the application to the new directory `output`; raises as `place_deployment`."""
 
     def fill(root: Path, manifest: Manifest) -> None:
         copy_bundle(bundle, root / "bundle")

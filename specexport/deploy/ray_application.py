@@ -39,7 +39,7 @@ class Replica:
 
 
 def build_app() -> Any:
-    """The ASGI application of this process; Ray Serve calls it once in each replica."""
+    """Return the ASGI application of this process; Ray Serve calls it once in each replica."""
     replica = Replica()
     replica.app.state.replica = replica
     return replica.app

@@ -39,7 +39,7 @@ Triton server.
 
 
 def write_triton(bundle: Path, output: Path, options: InstanceOptions) -> Path:
-    """Writes the repository to the new directory `output`; raises as `place_deployment`."""
+    """Write the repository to the new directory `output`; raises as `place_deployment`."""
 
     def fill(root: Path, manifest: Manifest) -> None:
         version = root / manifest.name / "1"

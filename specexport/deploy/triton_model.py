@@ -55,7 +55,7 @@ class TritonPythonModel:
         self._watcher.start()
 
     def execute(self, requests: list[Any]) -> None:
-        """Submits each request; a decoupled model answers through the senders and returns nothing."""
+        """Submit each request; a decoupled model answers through the senders and return nothing."""
         for request in requests:
             sender = request.get_response_sender()
             try:

@@ -48,7 +48,7 @@ class AnyKind:
     """In the annotation of a field: one of the kinds that are known when the schema is made, chosen by `kind`."""
 
     def members(self) -> Iterable[type[BaseModel]]:
-        """The models that the field may hold."""
+        """Return the models that the field may hold."""
         return KINDS
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

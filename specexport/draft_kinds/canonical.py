@@ -90,7 +90,7 @@ def export_canonical_draft(
     reference_tokens: int,
     force: bool = False,
 ) -> CanonicalGraph:
-    """The canonical graph of `key`, and what PyTorch computes for `reference_tokens` random rows.
+    """Return the canonical graph of `key`, and what PyTorch computes for `reference_tokens` random rows.
 
     `load` is called only when the cache does not hold them intact (or `force`). Raises what it raises, and
     `CheckpointUnsupported`.
@@ -120,7 +120,7 @@ def export_canonical_draft(
 
 
 def read_features(draft: CanonicalGraph) -> FeatureSpec:
-    """What the target must compute for the draft: with EAGLE-3 the projection of its taps as well."""
+    """Return what the target must compute for the draft: with EAGLE-3 the projection of its taps as well."""
     record = read_record(draft.directory)
     projection: NDArray[np.float32] | None = None
     if (draft.directory / PROJECTION_NAME).is_file():
@@ -129,7 +129,7 @@ def read_features(draft: CanonicalGraph) -> FeatureSpec:
 
 
 def read_tapped(draft: CanonicalGraph) -> TappedFeatures | None:
-    """The layers of the target that an EAGLE-3 draft reads, and how that is known; None for other kinds."""
+    """Return the layers of the target that an EAGLE-3 draft reads, and how that is known; None for other kinds."""
     found = read_record(draft.directory)["tapped"]
     return TappedFeatures(tuple(found["entering"]), found["reason"], found["doubt"]) if found else None
 
@@ -137,7 +137,7 @@ def read_tapped(draft: CanonicalGraph) -> TappedFeatures | None:
 def trace_layer(
     draft: Eagle1Draft | Eagle3Draft, target: DraftTarget, *, capacity: int, candidates: int, tokens: int
 ) -> TracedDraft:
-    """The canonical graph of an EAGLE layer; the target projects the features that EAGLE-3 reads."""
+    """Return the canonical graph of an EAGLE layer; the target projects the features that EAGLE-3 reads."""
     rope = freeze_rope(draft, capacity)
     sizes = {"vocab_size": target.vocab_size, "padded_vocab_size": target.padded_vocab_size}
     reference = take_layer_reference(draft, tokens=tokens, **sizes)

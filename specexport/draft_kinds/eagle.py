@@ -66,7 +66,7 @@ class LayerIds(RecipePart):
         return self
 
     def stated(self) -> "StatedLayers":
-        """The same for the loader of drafts."""
+        """Return the same for the loader of drafts."""
         from specexport.draft_models import StatedLayers
 
         if self.entering is not None:

@@ -44,7 +44,7 @@ class DraftKind(RecipePart):
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The values of `kind` that this class describes."""
+        """Return the values of `kind` that this class describes."""
         return get_args(cls.model_fields["kind"].annotation)
 
     @property
@@ -116,11 +116,11 @@ class DraftKind(RecipePart):
         digests: Mapping[str, str],
         context: "BuildContext",
     ) -> "CanonicalGraph | None":
-        """The canonical graph of the module that `load` makes; None for a kind without one."""
+        """Return the canonical graph of the module that `load` makes; None for a kind without one."""
         return None
 
     def trace(self, module: Any, target: "DraftTarget", *, capacity: int, tokens: int) -> "TracedDraft":
-        """The canonical graph of `module`, and what PyTorch computes for `tokens` random rows.
+        """Return the canonical graph of `module`, and what PyTorch computes for `tokens` random rows.
 
         `capacity`: rows of its own cache. Raises `CheckpointUnsupported`.
         """
@@ -131,7 +131,7 @@ class DraftKind(RecipePart):
         raise NotImplementedError
 
     def plan(self, canonical: "Mapping[str, CanonicalGraph]", *, runs_parts: bool) -> DraftPlan:
-        """What it asks of the target's graph and of its own.
+        """Return what it asks of the target's graph and of its own.
 
         `canonical`: those of the recipe's checkpoints. `runs_parts`: an engine computes only what a profile lists.
         Raises `CheckpointUnsupported` where its checkpoint cannot do what the recipe asks.
@@ -139,7 +139,7 @@ class DraftKind(RecipePart):
         return DraftPlan()
 
     def windows(self, prefill_chunk: int, outputs: Sequence[str]) -> tuple[Profile, ...]:
-        """The windows that its own graph is run at.
+        """Return the windows that its own graph is run at.
 
         `outputs`: of the graph, where a window may compute some of them only; else none.
         """

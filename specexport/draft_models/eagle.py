@@ -36,7 +36,7 @@ class Eagle3Draft(DraftDecoder):
         self.register_buffer("t2d", torch.arange(config.target_vocab_size) < config.draft_vocab_size)
 
     def set_vocabulary(self, target_ids: Tensor) -> None:
-        """Makes draft id i stand for `target_ids[i]`: [draft_vocab] int64, strictly increasing."""
+        """Make draft id i stand for `target_ids[i]`: [draft_vocab] int64, strictly increasing."""
         self.d2t.copy_(target_ids - torch.arange(len(target_ids)))
         self.t2d.zero_()
         self.t2d[target_ids] = True
@@ -70,7 +70,7 @@ class Eagle3Draft(DraftDecoder):
         return self.midlayer(hidden, embeds, self.rotary(hidden, position_ids), mask, cache)  # type: ignore[no-any-return]
 
     def fed_back(self, hidden: Tensor) -> Tensor:
-        """What the next step takes of `layer`'s output: itself, or its norm where the config says so."""
+        """Return what the next step takes of `layer`'s output: itself, or its norm where the config says so."""
         return self.norm(hidden) if self.config.norm_output else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -118,7 +118,9 @@ class Eagle1Draft(DraftDecoder):
         return embeds if self.embedding_layernorm is None else self.embedding_layernorm(embeds)  # type: ignore[no-any-return]
 
     def project(self, features: Tensor) -> Tensor:
-        """The features themselves: [B, W, target hidden]; the draft joins them with the embeddings in `layer`."""
+        """Return the features themselves: [B, W, target hidden]; the draft joins them with the embeddings in
+        `layer`.
+        """
         return features
 
     def layer(
@@ -140,7 +142,7 @@ class Eagle1Draft(DraftDecoder):
         return hidden
 
     def fed_back(self, hidden: Tensor) -> Tensor:
-        """What the next step takes of `layer`'s output: itself, a predicted feature."""
+        """Return what the next step takes of `layer`'s output: itself, a predicted feature."""
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class EagleFormat:
     renames: tuple[tuple[str, str], ...] = ()
 
     def file_key(self, parameter: str) -> str:
-        """What the file calls a parameter of the module."""
+        """Return what the file calls a parameter of the module."""
         for start, ours in self.renames:
             if parameter.startswith(ours):
                 return start + parameter.removeprefix(ours)
@@ -45,7 +45,7 @@ class EagleFormat:
 
 
 def kind_of(config: Mapping[str, Any], names: Iterable[str]) -> str:
-    """The kind of draft that a config.json and weights of these names are."""
+    """Return the kind of draft that a config.json and weights of these names are."""
     named = config.get("speculators_model_type")
     if named is not None:
         return str(named)
@@ -55,7 +55,7 @@ def kind_of(config: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def require_kind(directory: Path, kind: EagleKind, name: str) -> None:
-    """Raises `CheckpointUnsupported` where config and tensors' names say that the files are of another kind."""
+    """Raise `CheckpointUnsupported` where config and tensors' names say that the files are of another kind."""
     config, names = read_config(directory, name), tensor_names(directory)
     found = kind_of(config, names)
     # Where the names are not known, the config alone tells some kinds.
@@ -141,7 +141,9 @@ def _eagle3_config(
 def layer_config(
     stated: Mapping[str, Any], name: str, target: DraftTarget, *, bias_key: str = "attention_bias"
 ) -> LlamaConfig:
-    """The decoder layers that config keys describe. Raises `CheckpointUnsupported` for layers that are not Llama's."""
+    """Return the decoder layers that config keys describe. Raises `CheckpointUnsupported` for layers that are not
+    Llama's.
+    """
     kind = stated.get("model_type", "llama")
     if kind != "llama":
         raise CheckpointUnsupported(

@@ -38,12 +38,12 @@ class DraftFiles:
 
 
 def read_draft_files(directory: Path, name: str) -> DraftFiles:
-    """Raises `SourceError` for what is not there, `CheckpointUnsupported` for what cannot be read."""
+    """Raise `SourceError` for what is not there, `CheckpointUnsupported` for what cannot be read."""
     return DraftFiles(name, read_config(directory, name), _read_weights(directory, name))
 
 
 def read_config(directory: Path, name: str) -> dict[str, Any]:
-    """The draft's config.json. Raises as `read_draft_files`."""
+    """Return the draft's config.json. Raises as `read_draft_files`."""
     path = directory / CONFIG_NAME
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

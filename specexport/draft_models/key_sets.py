@@ -15,7 +15,7 @@ _STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 def fill_module(
     module: nn.Module, weights: Mapping[str, Tensor], expected: Mapping[str, str], name: str
 ) -> None:
-    """Copies `weights` into `module`; `expected` is the file's key of each parameter or buffer of the module to fill.
+    """Copy `weights` into `module`; `expected` is the file's key of each parameter or buffer of the module to fill.
 
     Values are converted to the module's type. Raises `CheckpointUnsupported` naming the key, what was found and what
     was expected, and the draft as `name`.
@@ -29,7 +29,7 @@ def fill_module(
 
 
 def require_keys(weights: Mapping[str, Tensor], expected: set[str], name: str) -> None:
-    """Raises `CheckpointUnsupported` for the first key that is missing or not expected."""
+    """Raise `CheckpointUnsupported` for the first key that is missing or not expected."""
     missing, extra = sorted(expected - weights.keys()), sorted(weights.keys() - expected)
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -47,7 +47,7 @@ def require_keys(weights: Mapping[str, Tensor], expected: set[str], name: str) -
 
 
 def require_shape(key: str, found: Tensor, expected: tuple[int, ...], name: str) -> None:
-    """Raises `CheckpointUnsupported` with both shapes or types, or for weights with values that are not finite."""
+    """Raise `CheckpointUnsupported` with both shapes or types, or for weights with values that are not finite."""
     if tuple(found.shape) != expected:
         raise CheckpointUnsupported(
             f"{name}: {key} is {list(found.shape)}, expected {list(expected)} by its config and its target"

@@ -32,7 +32,7 @@ D2T, T2D = "d2t", "t2d"
 def load_eagle(
     directory: Path, kind: EagleKind, target: DraftTarget, name: str, stated: StatedLayers | None = None
 ) -> Eagle1Draft | Eagle3Draft:
-    """The EAGLE draft in `directory`. `name` is what messages call it.
+    """Return the EAGLE draft in `directory`. `name` is what messages call it.
 
     `stated`: the target's layers whose hidden states an EAGLE-3 draft reads, in place of what its config says.
 
@@ -54,7 +54,7 @@ def load_eagle(
 
 
 def load_medusa(directory: Path, target: DraftTarget, name: str) -> MedusaHeads:
-    """The Medusa heads in `directory`. Raises as `load_eagle`."""
+    """Return the Medusa heads in `directory`. Raises as `load_eagle`."""
     files = read_draft_files(directory, name)
     found = read_medusa_format(files, target)
     heads = MedusaHeads(found.config)
@@ -69,7 +69,7 @@ def load_medusa(directory: Path, target: DraftTarget, name: str) -> MedusaHeads:
 def attach(
     draft: Eagle1Draft | Eagle3Draft | MedusaHeads, target: DraftTarget, *, require_hash: object, name: str
 ) -> None:
-    """Gives a draft the target's embeddings and LM head where it has none of its own.
+    """Give a draft the target's embeddings and LM head where it has none of its own.
 
     `require_hash`: what the draft says the target's embeddings hash to, None where it does not say. Raises
     `CheckpointUnsupported` with both hashes.
@@ -127,7 +127,7 @@ def _fill(draft: Eagle1Draft | Eagle3Draft, found: EagleFormat, files: DraftFile
 
 
 def _own_parameters(draft: Eagle1Draft | Eagle3Draft) -> Iterator[str]:
-    """The parameters that the draft's files hold."""
+    """Yield the parameters that the draft's files hold."""
     for key, _ in draft.named_parameters():
         shared_head = key.startswith("lm_head.") and isinstance(draft, Eagle1Draft)
         if not shared_head and (key != EMBEDDINGS or draft.config.own_embeddings):

@@ -76,12 +76,14 @@ class MedusaFormat:
     prefix: str
 
     def file_key(self, parameter: str) -> str:
-        """What the file calls a parameter of the module."""
+        """Return what the file calls a parameter of the module."""
         return self.prefix + parameter.removeprefix(MODULE_PREFIX)
 
 
 def stated_heads(directory: Path, name: str) -> int:
-    """The number of heads in the draft's files, by their config. Raises `CheckpointUnsupported` for another kind."""
+    """Return the number of heads in the draft's files, by their config. Raises `CheckpointUnsupported` for another
+    kind.
+    """
     config, names = read_config(directory, name), tensor_names(directory)
     if HEADS_KEY not in config and "fc.weight" in names:
         refuse_kind(name, "medusa", kind_of(config, names))
@@ -89,7 +91,7 @@ def stated_heads(directory: Path, name: str) -> int:
 
 
 def read_medusa_format(files: DraftFiles, target: DraftTarget) -> MedusaFormat:
-    """Raises `CheckpointUnsupported` for another kind of draft, or heads of another target's hidden size."""
+    """Raise `CheckpointUnsupported` for another kind of draft, or heads of another target's hidden size."""
     if HEADS_KEY not in files.config and "fc.weight" in files.weights:
         refuse_kind(files.name, "medusa", kind_of(files.config, files.weights))
     heads = count_of(files.config, HEADS_KEY, files.name)
@@ -122,7 +124,9 @@ def read_medusa_format(files: DraftFiles, target: DraftTarget) -> MedusaFormat:
 
 
 def count_of(config: Mapping[str, Any], key: str, name: str) -> int:
-    """What the config.json of the draft `name` says of its heads; raises `CheckpointUnsupported` where it does not."""
+    """Return what the config.json of the draft `name` says of its heads; raises `CheckpointUnsupported` where it does
+    not.
+    """
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
         raise CheckpointUnsupported(

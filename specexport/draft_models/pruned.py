@@ -64,7 +64,7 @@ class PrunedForCausalLM(LlamaForCausalLM):
 
 
 def new_pruned(config: LlamaConfig, target: DraftTarget, draft_ids: Tensor) -> PrunedForCausalLM:
-    """A draft of `config` for `target`, its layers of random weights, in float32."""
+    """Return a draft of `config` for `target`, its layers of random weights, in float32."""
     model = PrunedForCausalLM(config)
     model.model.embed_tokens.weight = nn.Parameter(target.embeddings.detach(), requires_grad=False)
     model.lm_head = PartialHead(target.head, draft_ids)
@@ -75,7 +75,7 @@ def new_pruned(config: LlamaConfig, target: DraftTarget, draft_ids: Tensor) -> P
 def save_pruned(
     model: PrunedForCausalLM, target: DraftTarget, directory: Path, *, extra: dict[str, Any] | None = None
 ) -> None:
-    """Writes the files that `load_pruned` reads. `extra` are keys for people."""
+    """Write the files that `load_pruned` reads. `extra` are keys for people."""
     weights = _own(model) | {IDS_KEY: model.lm_head.draft_ids.to(torch.int32)}
     stated = model.config.to_dict()
     config = {key: stated[key] for key in _CONFIG_KEYS} | {
@@ -87,7 +87,7 @@ def save_pruned(
 
 
 def load_pruned(directory: Path, target: DraftTarget, name: str) -> PrunedForCausalLM:
-    """The draft in `directory`, in the target's precision. `name` is what messages call it.
+    """Return the draft in `directory`, in the target's precision. `name` is what messages call it.
 
     Raises `SourceError` for files that cannot be had, `CheckpointUnsupported` for a draft that is not `target`'s.
     """

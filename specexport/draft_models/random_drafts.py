@@ -73,7 +73,9 @@ def random_medusa(target: DraftTarget, *, seed: int, heads: int, layers: int = 1
 
 
 def _tapped(layers: int) -> TappedFeatures:
-    """The published choice, or, for targets too small for it, the first, the middle and the last hidden state."""
+    """Return the published choice, or, for targets too small for it, the first, the middle and the last hidden
+    state.
+    """
     ids = default_layer_ids(layers)
     if ids[0] < ids[1] < ids[2]:
         return TappedFeatures(ids, "the published choice")

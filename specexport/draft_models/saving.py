@@ -68,7 +68,7 @@ def _stored(tensor: Tensor) -> Tensor:
 def save_draft(
     draft: Eagle1Draft | Eagle3Draft | MedusaHeads, directory: Path, *, extra: dict[str, Any] | None = None
 ) -> None:
-    """Writes into `directory` the files that `load_eagle` and `load_medusa` read back.
+    """Write into `directory` the files that `load_eagle` and `load_medusa` read back.
 
     `extra` are further keys of the config, for people: what the draft was trained on, and how.
     """

@@ -45,7 +45,7 @@ class TappedFeatures:
 
 
 def default_layer_ids(layers: int) -> tuple[int, ...]:
-    """The published choice for EAGLE-3: what enters layers 2, n/2 and n-3."""
+    """Return the published choice for EAGLE-3: what enters layers 2, n/2 and n-3."""
     return (2, layers // 2, layers - 3)
 
 
@@ -57,7 +57,7 @@ def tapped_layers(
     *,
     speculators: bool,
 ) -> TappedFeatures:
-    """What `config` (config.json of the draft `name`) says, or `stated` in its place.
+    """Return what `config` (config.json of the draft `name`) says, or `stated` in its place.
 
     `speculators`: the config is of that format. Raises `CheckpointUnsupported` for layers that `target` does not have.
     """
@@ -83,7 +83,7 @@ def tapped_layers(
 def _read(
     ids: tuple[int, ...], meaning: Meaning | None, layers: int, name: str, *, speculators: bool
 ) -> TappedFeatures:
-    """The rule for ids whose meaning is not `stated` by the recipe; every branch names its evidence."""
+    """Return the rule for ids whose meaning is not `stated` by the recipe; every branch names its evidence."""
     entering = StatedLayers("entering", ids)
     leaving = StatedLayers("leaving", ids)
     shown = f"config.json's {list(ids)}"

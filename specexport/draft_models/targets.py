@@ -31,7 +31,7 @@ class DraftTarget:
 
 
 def draft_target(model: PreTrainedModel, *, name: str, vocab_size: int) -> DraftTarget:
-    """What a draft needs to know of a loaded `model`."""
+    """Return what a draft needs to know of a loaded `model`."""
     head, table = model.get_output_embeddings(), model.get_input_embeddings().weight
     assert isinstance(head, nn.Linear), "a causal language model ends in a linear LM head"
     assert isinstance(table, Tensor), "and begins with a table of embeddings"

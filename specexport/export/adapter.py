@@ -72,7 +72,7 @@ _window: ContextVar[WindowInputs] = ContextVar("specexport_window")
 
 @contextmanager
 def window_inputs(inputs: WindowInputs) -> Iterator[None]:
-    """Makes `inputs` visible to the hooks while the model's forward runs."""
+    """Make `inputs` visible to the hooks while the model's forward runs."""
     token = _window.set(inputs)
     try:
         yield
@@ -181,7 +181,8 @@ def window_attention_mask(
 
 
 def _sliding_window(mask_function: Callable[..., object], local_size: int | None) -> int:
-    """The look-back of a mask rule, found by asking the rule itself; refuses rules that are neither causal nor sliding.
+    """Return the look-back of a mask rule, found by asking the rule itself; refuses rules that are neither causal nor
+    sliding.
 
     transformers hands over a closure, so the rule is compared with ours on a grid of (query, key) positions.
     """
@@ -212,7 +213,7 @@ def _sliding_window(mask_function: Callable[..., object], local_size: int | None
 
 
 def _answers(rule: Callable[..., object], grid: Sequence[int]) -> dict[tuple[int, int], bool]:
-    """What a mask rule says of each (query, key), asked in a thread of its own.
+    """Return what a mask rule says of each (query, key), asked in a thread of its own.
 
     A tracer follows one thread: asked there, the questions would be most of what it traces of a small model.
     """
@@ -256,7 +257,7 @@ def window_attention(
 
 
 def _checked_window(module: torch.nn.Module, mask: Tensor | None, options: dict[str, object]) -> int:
-    """The sliding window of the mask that a layer attends with; refuses what the graph has no place for."""
+    """Return the sliding window of the mask that a layer attends with; refuses what the graph has no place for."""
     for name, option in options.items():
         if name not in _IGNORED_OPTIONS and isinstance(option, Tensor):
             raise CheckpointUnsupported(

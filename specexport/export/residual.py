@@ -16,7 +16,9 @@ _PROBE_TOKENS = 2
 
 
 def hidden_names(layers: int) -> tuple[str, ...]:
-    """The outputs of the canonical graph that hold hidden states, in order: hidden.0 ... hidden.L, hidden.norm."""
+    """Return the outputs of the canonical graph that hold hidden states, in order: hidden.0 ... hidden.L,
+    hidden.norm.
+    """
     return (*(f"hidden.{n}" for n in range(layers + 1)), "hidden.norm")
 
 
@@ -49,7 +51,7 @@ class HiddenStates:
 
 
 def find_residual_stream(model: PreTrainedModel) -> ResidualStream | str:
-    """The decoder layers of `model`, or the reason why they cannot be identified."""
+    """Return the decoder layers of `model`, or the reason why they cannot be identified."""
     expected = model.config.num_hidden_layers
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == expected]
     found = [stream for modules in lists if (stream := _probe(model, tuple(modules))) is not None]
@@ -82,7 +84,7 @@ def _probe(model: PreTrainedModel, modules: tuple[nn.Module, ...]) -> ResidualSt
 
 @contextmanager
 def watching(model: PreTrainedModel, stream: ResidualStream) -> Iterator[HiddenStates]:
-    """Collects the hidden states of the forward passes inside the block."""
+    """Collect the hidden states of the forward passes inside the block."""
     states = HiddenStates()
 
     def enter(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:

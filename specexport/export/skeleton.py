@@ -53,7 +53,7 @@ class Skeleton:
 def check_config(
     config: PretrainedConfig, *, capacity: int = _CAPACITY, trust_remote_code: bool = False
 ) -> Skeleton:
-    """The model of `config`, tried in the form in which it will be traced, for a cache of `capacity` rows.
+    """Return the model of `config`, tried in the form in which it will be traced, for a cache of `capacity` rows.
 
     Raises `CheckpointUnsupported` for what no graph can carry, with the words of the build that meets it later.
     """
@@ -74,7 +74,7 @@ def check_config(
 
 
 def _named(config: PretrainedConfig, refusal: CheckpointUnsupported) -> CheckpointUnsupported:
-    """The refusal as the trace words it: the hooks name no architecture, the checks before them do."""
+    """Return the refusal as the trace words it: the hooks name no architecture, the checks before them do."""
     words = str(refusal)
     kind = config.model_type
     return refusal if words.startswith(kind) else CheckpointUnsupported(f"{kind}: {words}")
@@ -82,7 +82,7 @@ def _named(config: PretrainedConfig, refusal: CheckpointUnsupported) -> Checkpoi
 
 @contextmanager
 def weightless(config: PretrainedConfig, *, trust_remote_code: bool = False) -> Iterator[PreTrainedModel]:
-    """The model of `config` in a block in which operations have shapes and no values.
+    """Yield the model of `config` in a block in which operations have shapes and no values.
 
     Raises `CheckpointUnsupported` for a config of which no model can be made.
     """

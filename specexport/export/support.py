@@ -28,7 +28,7 @@ class CacheLayout:
 
 
 def check_supported(model: PreTrainedModel) -> CacheLayout:
-    """The cache layout of a decoder-only model, measured by running one token through it.
+    """Return the cache layout of a decoder-only model, measured by running one token through it.
 
     Raises `CheckpointUnsupported` for encoder-decoders, recurrent or cross-attention state, attention that does not go
     through transformers' attention interface, and layers without a cache of their own.
@@ -74,7 +74,7 @@ def _measure_cache(model: PreTrainedModel) -> CacheLayout:
 
 
 def freeze_rope(model: torch.nn.Module, capacity: int) -> str | None:
-    """Fixes length-dependent rotary factors for `capacity`, in place.
+    """Fix length-dependent rotary factors for `capacity`, in place.
 
     Returns what was chosen, in words, or None where nothing depends on length.
     Long-rope switches between two factor sets by the longest position seen. A padded window would flip it, so the set

@@ -77,7 +77,7 @@ class WindowForward(nn.Module):
 
 
 def run_window(model: PreTrainedModel, layout: CacheLayout, *, capacity: int = 32) -> None:
-    """Runs what `trace_graph` traces once, eagerly, on the device and in the tensor mode of `model`.
+    """Run what `trace_graph` traces once, eagerly, on the device and in the tensor mode of `model`.
 
     Raises `CheckpointUnsupported` for what the hooks refuse, and whatever else the model's own code raises.
     """
@@ -89,7 +89,7 @@ def run_window(model: PreTrainedModel, layout: CacheLayout, *, capacity: int = 3
 def trace_graph(
     model: PreTrainedModel, layout: CacheLayout, *, capacity: int, vocab_size: int
 ) -> TracedGraph:
-    """Exports `model` with symbolic batch, width and logit rows, and a cache of `capacity` rows.
+    """Export `model` with symbolic batch, width and logit rows, and a cache of `capacity` rows.
 
     `vocab_size` is the number of real tokens: `top_ids` never names a padded one. Raises `CheckpointUnsupported` when
     the model does something the graph cannot carry.
@@ -123,7 +123,9 @@ def trace_graph(
 
 
 def _require_symbolic(graph: ir.Graph, model_type: str) -> None:
-    """The tracer fixes a dimension without a word where the model computes with its example's size."""
+    """Check the shapes: the tracer fixes a dimension without a word where the model computes with its example's
+    size.
+    """
     expected = {"input_ids": ("B", "W"), "cache_length": ("B",), "logits_rows": ("B", "R")}
     for value in graph.inputs:
         dims = expected.get(value.name or "", ())

@@ -119,7 +119,7 @@ def trace_eagle(
     padded_vocab_size: int,
     candidates: int,
 ) -> ir.Model:
-    """The canonical graph of an EAGLE draft with a cache of `capacity` rows, naming `candidates` tokens a row.
+    """Return the canonical graph of an EAGLE draft with a cache of `capacity` rows, naming `candidates` tokens a row.
 
     `vocab_size` and `padded_vocab_size` are the target's. Raises `CheckpointUnsupported` when the draft does something
     the graph cannot carry.
@@ -150,7 +150,7 @@ def trace_eagle(
 
 
 def trace_medusa(heads: MedusaHeads, *, vocab_size: int, padded_vocab_size: int, candidates: int) -> ir.Model:
-    """The canonical graph of Medusa heads. Raises as `trace_eagle`."""
+    """Return the canonical graph of Medusa heads. Raises as `trace_eagle`."""
     named = _candidates(heads, vocab_size, padded_vocab_size, candidates)
     batch, rows = torch.export.Dim("B"), torch.export.Dim("R")
     example = torch.zeros(_EXAMPLE_BATCH, _EXAMPLE_ROWS, heads.config.hidden_size)

@@ -15,7 +15,7 @@ from specexport.garbage_collection import without_collection
 
 
 def forget_graph() -> None:
-    """Puts every pattern matcher of the process back to the state of a new one."""
+    """Put every pattern matcher of the process back to the state of a new one."""
     for matcher in gc.get_objects():
         if issubclass(type(matcher), PatternMatcher):
             fresh = type(matcher)(matcher.pattern)
@@ -30,7 +30,9 @@ _CALL = re.compile(
 
 
 def unsupported(model_type: str, error: Exception) -> CheckpointUnsupported:
-    """What to raise instead of `error`, which the tracer raised: a refusal of ours inside it, or its root cause."""
+    """Return what to raise instead of `error`, which the tracer raised: a refusal of ours inside it, or its
+    root cause.
+    """
     chain = _chain(error)
     ours = next((cause for cause in chain if isinstance(cause, CheckpointUnsupported)), None)
     if ours is not None:
@@ -74,7 +76,7 @@ def export_module(
     *,
     called: str,
 ) -> ir.Model:
-    """The graph of `module` in eval mode; `shapes` are the symbolic dimensions of its arguments.
+    """Return the graph of `module` in eval mode; `shapes` are the symbolic dimensions of its arguments.
 
     Raises `CheckpointUnsupported`, which names it as `called`, when it does something that no graph can carry.
     """

@@ -51,7 +51,7 @@ class Keys:
     _used: set[str] = field(default_factory=set)
 
     def take(self, key: str, default: Any = _REQUIRED) -> Any:
-        """The value of `key`. Raises `CheckpointUnsupported` where a key without default is missing."""
+        """Return the value of `key`. Raises `CheckpointUnsupported` where a key without default is missing."""
         self._used.add(key)
         if key in self.values:
             return self.values[key]
@@ -69,13 +69,13 @@ class Keys:
         return found
 
     def require(self, key: str, found: Any, *expected: Any) -> None:
-        """Raises `CheckpointUnsupported` for a value that is not one of those `expected`."""
+        """Raise `CheckpointUnsupported` for a value that is not one of those `expected`."""
         if found not in expected:
             wanted = " or ".join(str(value) for value in expected)
             raise self.refused(f"{self.architecture}.{key} is {found}, expected {wanted}")
 
     def require_all_used(self) -> None:
-        """Raises `CheckpointUnsupported` for keys that were not taken and are not at a value without effect."""
+        """Raise `CheckpointUnsupported` for keys that were not taken and are not at a value without effect."""
         left = [
             f"{self.architecture}.{key} ({_shown(value)})"
             for key, value in self.values.items()
@@ -96,8 +96,8 @@ class Keys:
 
 
 def read_keys(source: str, reader: gguf.GGUFReader) -> Keys:
-    """The keys of the file's architecture. Raises `CheckpointUnsupported` for keys outside it that are not known to be
-    harmless, and for a file that holds no whole model."""
+    """Return the keys of the file's architecture. Raises `CheckpointUnsupported` for keys outside it that are not known
+    to be harmless, and for a file that holds no whole model."""
     fields = dict(reader.fields.items())
     if "general.architecture" not in fields:
         raise CheckpointUnsupported(
@@ -128,8 +128,8 @@ def _require_whole_model(source: str, fields: Mapping[str, gguf.ReaderField]) ->
 
 
 def _value(field: gguf.ReaderField) -> Any:
-    """The field's value. A 32-bit number is given as the shortest decimal that stands for it, which is what the config
-    said: 1e-05, not 9.999999747378752e-06."""
+    """Return the field's value. A 32-bit number is given as the shortest decimal that stands for it, which is what the
+    config said: 1e-05, not 9.999999747378752e-06."""
     found = field.contents()
     if gguf.GGUFValueType.FLOAT32 not in field.types:
         return found

@@ -54,7 +54,7 @@ class _Family:
 
 
 def gguf_config(source: str, path: Path) -> PretrainedConfig:
-    """The config of the model in a GGUF file.
+    """Return the config of the model in a GGUF file.
 
     Raises `CheckpointUnsupported` for an architecture, a key or a value that cannot be carried out, by name.
     """
@@ -79,12 +79,12 @@ def gguf_config(source: str, path: Path) -> PretrainedConfig:
 
 
 def rope_tables(architecture: str) -> tuple[str, ...]:
-    """The tensors that became part of the config, in a file of this architecture."""
+    """Return the tensors that became part of the config, in a file of this architecture."""
     return _FAMILIES[architecture].tables
 
 
 def _sizes(keys: Keys, family: _Family) -> tuple[_Sizes, dict[str, Any]]:
-    """The sizes, and the config's values that follow from them."""
+    """Return the sizes, and the config's values that follow from them."""
     hidden, heads = keys.take("embedding_length"), keys.take_one("attention.head_count")
     kv_heads = keys.take_one("attention.head_count_kv", heads)
     head_dim = keys.take("attention.key_length", hidden // heads)
@@ -117,7 +117,9 @@ def _sizes(keys: Keys, family: _Family) -> tuple[_Sizes, dict[str, Any]]:
 
 
 def _vocabulary(keys: Keys, path: Path, tensors: Mapping[str, gguf.ReaderTensor]) -> dict[str, Any]:
-    """The number of rows is that of the table itself; the ids are the tokenizer's, with all that end an answer."""
+    """Return the number of rows is that of the table itself; the ids are the tokenizer's, with all that end an
+    answer.
+    """
     if "token_embd.weight" not in tensors:
         raise keys.refused("lacks the tensor token_embd.weight")
     rows = int(tensors["token_embd.weight"].shape[1])

@@ -23,7 +23,7 @@ _PROCESSORS: Mapping[str, Any] = modeling_gguf_pytorch_utils.TENSOR_PROCESSORS
 
 
 def gguf_weights(source: str, path: Path, config: PretrainedConfig, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights by the names of the model that `config` describes, in `dtype`.
+    """Return the weights by the names of the model that `config` describes, in `dtype`.
 
     Raises `CheckpointUnsupported` for a tensor that this model has no place for, or whose type the `gguf` package does
     not know.
@@ -52,7 +52,7 @@ def gguf_weights(source: str, path: Path, config: PretrainedConfig, dtype: torch
 
 
 def dequantised(source: str, tensor: gguf.ReaderTensor) -> NDArray[np.float32]:
-    """The tensor's numbers. Raises `CheckpointUnsupported` for a type that the `gguf` package cannot read."""
+    """Return the tensor's numbers. Raises `CheckpointUnsupported` for a type that the `gguf` package cannot read."""
     try:
         found: NDArray[np.float32] = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
     except (NotImplementedError, KeyError):

@@ -38,7 +38,7 @@ class BuiltGraph:
     shared: tuple[str, ...] = ()
 
     def placed(self, directory: str) -> GraphSpec:
-        """The manifest's entry of the graph, its file in `directory` of the bundle."""
+        """Return the manifest's entry of the graph, its file in `directory` of the bundle."""
         spec = self.compiled.spec
         profiles = tuple(
             p if p.file is None else p.model_copy(update={"file": f"{directory}/{p.file}"})
@@ -56,7 +56,7 @@ class BuiltGraph:
 def build_graph(
     recipe: Recipe, backend: BackendBuild, name: str, request: GraphRequest, context: BuildContext
 ) -> BuiltGraph:
-    """The graph `name` of a recipe's bundle, "target" or "draft".
+    """Return the graph `name` of a recipe's bundle, "target" or "draft".
 
     Raises `ParityError` or `FidelityError` where it differs by more than the recipe allows.
     """
@@ -73,7 +73,7 @@ def build_graph(
 
 
 def _with_windows(recipe: Recipe, lowered: CompiledGraph) -> CompiledGraph:
-    """The draft with windows that compute only what their use needs."""
+    """Return the draft with windows that compute only what their use needs."""
     outputs = tuple(tensor.name for tensor in lowered.spec.outputs)
     windows = recipe.draft.windows(recipe.prefill_chunk, outputs)
     return replace(lowered, spec=lowered.spec.model_copy(update={"profiles": windows}))
@@ -100,7 +100,7 @@ def _judge_weights(
     lowered: CompiledGraph,
     context: BuildContext,
 ) -> BuiltGraph:
-    """Holds the graph in fp32 to PyTorch, and its own weights to the fp32 ones on the recipe's text."""
+    """Hold the graph in fp32 to PyTorch, and its own weights to the fp32 ones on the recipe's text."""
     plain = _lower(recipe, backend, request, replace(request.plan, weights=None), context)
     parity = _judge(recipe, name, plain, context)
     for report in lowered.passes:
@@ -118,7 +118,7 @@ def _judge_weights(
 def _judge(
     recipe: Recipe, name: str, lowered: CompiledGraph, context: BuildContext
 ) -> ParityReport | DraftParityReport:
-    """Raises `ParityError` for a graph that differs from PyTorch by more than the recipe allows."""
+    """Raise `ParityError` for a graph that differs from PyTorch by more than the recipe allows."""
     tolerance = recipe.parity.tolerance
     if name == "draft" and recipe.draft.own_reference:
         found = check_draft_parity(lowered, recipe.draft, force=context.force)

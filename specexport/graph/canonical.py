@@ -66,7 +66,8 @@ def is_exported(key: str) -> bool:
 def export_canonical(
     key: str, load: Callable[[], Checkpoint], *, capacity: int, reference_tokens: int, force: bool = False
 ) -> CanonicalGraph:
-    """The canonical graph of `key`, and `reference_tokens` positions of what PyTorch computes (at most the capacity).
+    """Return the canonical graph of `key`, and `reference_tokens` positions of what PyTorch computes (at most the
+    capacity).
 
     `load` is called only when the cache does not hold them intact (or `force`).
 

@@ -53,7 +53,7 @@ class CompiledGraph:
     plan: GraphPlan = PLAIN
 
     def describe(self, other: ir.Model) -> GraphSpec:
-        """The entry of the same graph over other numbers."""
+        """Return the entry of the same graph over other numbers."""
         return describe_graph(
             other,
             replace(self.canonical.facts, layers=self.spec.layers),
@@ -73,8 +73,8 @@ def compile_graph(
     plan: GraphPlan = PLAIN,
     force: bool = False,
 ) -> CompiledGraph:
-    """The variant of `canonical` that `plan` asks for, for `backend`; from the cache where nothing that shapes it
-    changed, unless `force`.
+    """Return the variant of `canonical` that `plan` asks for, for `backend`; from the cache where nothing that shapes
+    it changed, unless `force`.
 
     Every variant is still ONNX here: a backend that compiles an engine does so once it has passed the parity check.
     With a draft path the profiles compute the full path, and one more, `DRAFT_PROFILE`, the draft's.

@@ -49,26 +49,26 @@ class GraphFacts:
 
 
 def save_graph(model: ir.Model, directory: Path) -> None:
-    """Writes `GRAPH_NAME` and `WEIGHTS_NAME` into `directory`; equal initializers (tied embeddings) are stored once."""
+    """Write `GRAPH_NAME` and `WEIGHTS_NAME` into `directory`; equal initializers (tied embeddings) are stored once."""
     RemoveUnusedNodesPass()(model)
     DeduplicateInitializersPass()(model)
     ir.save(model, directory / GRAPH_NAME, external_data=WEIGHTS_NAME)
 
 
 def target_profiles(verify_widths: Sequence[int], prefill_chunk: int) -> tuple[Profile, ...]:
-    """A plain step, one window per verify width with all its rows judged, and the prefill ladder."""
+    """Return a plain step, one window per verify width with all its rows judged, and the prefill ladder."""
     verify = tuple(Profile(name=f"verify_{width}", width=width, rows=width) for width in verify_widths)
     return (Profile(name="step", width=1, rows=1), *verify, *prefill_ladder(prefill_chunk))
 
 
 def draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:
-    """A step, the two-token window that catches up after full acceptance, and the prefill ladder."""
+    """Return a step, the two-token window that catches up after full acceptance, and the prefill ladder."""
     catch_up = Profile(name="catch_up", width=CATCH_UP_WIDTH, rows=1)
     return (Profile(name="step", width=1, rows=1), catch_up, *prefill_ladder(prefill_chunk))
 
 
 def fused_draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:
-    """The two-token window that every proposal of a fused draft is, and the prefill ladder."""
+    """Return the two-token window that every proposal of a fused draft is, and the prefill ladder."""
     return (Profile(name="draft", width=CATCH_UP_WIDTH, rows=1), *prefill_ladder(prefill_chunk))
 
 
@@ -90,7 +90,7 @@ def describe_graph(
     batch: int,
     engine: EngineSpec,
 ) -> GraphSpec:
-    """The manifest entry of a saved graph; `file` is its path inside the bundle."""
+    """Return the manifest entry of a saved graph; `file` is its path inside the bundle."""
     inputs = tuple(_describe_tensor(value) for value in model.graph.inputs)
     outputs = tuple(_describe_tensor(value) for value in model.graph.outputs)
     taken = {tensor.name for tensor in inputs}
@@ -115,7 +115,9 @@ def describe_graph(
 
 
 def _past_of(present: str) -> str:
-    """The cache that an output writes: present_key.N, and draft_present_key.N of a draft path, write past_key.N."""
+    """Return the cache that an output writes: present_key.N, and draft_present_key.N of a draft path, write
+    past_key.N.
+    """
     return f"past_{present.partition('present_')[2]}"
 
 

@@ -29,7 +29,7 @@ _PACKED_KEY = "prepacked"  # what the keys of packed weights begin with in a ten
 
 
 def pack_weights(spec: GraphSpec, root: Path) -> PrepackedWeights | None:
-    """Saves the packed weights of a graph whose files lie in `root`; None where the library packs none of them.
+    """Save the packed weights of a graph whose files lie in `root`; None where the library packs none of them.
 
     Raises `BuildError` where they cannot be saved, or compute other numbers.
     """
@@ -65,7 +65,9 @@ def pack_weights(spec: GraphSpec, root: Path) -> PrepackedWeights | None:
 
 
 def _save_optimised(ort: Any, path: Path, directory: Path) -> None:
-    """The graph as the library would run it here, and every weight plain and packed, in files of its own layout."""
+    """Write the graph as the library would run it here, and every weight plain and packed, in files of its own
+    layout.
+    """
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
     settings.optimized_model_filepath = str(directory / _SAVED[0])
@@ -84,7 +86,7 @@ def _save_optimised(ort: Any, path: Path, directory: Path) -> None:
 
 
 def _point_to(weights: Path, path: Path, saved: Path) -> tuple[Any, int]:
-    """The saved graph over `weights`, which grows by what it lacks, and how many packed weights that are."""
+    """Return the saved graph over `weights`, which grows by what it lacks, and how many packed weights that are."""
     own = {
         tensor.name: _entries(tensor)
         for tensor in onnx.load(path, load_external_data=False).graph.initializer
@@ -133,7 +135,9 @@ def _entries(tensor: Any) -> dict[str, str]:
 
 
 def _move_packed(entry: str, source: IO[bytes], file: IO[bytes]) -> str:
-    """A tensor's entry of packed blobs, `key|offset;length;checksum|...`, once they are copied to the end of `file`."""
+    """Return a tensor's entry of packed blobs, `key|offset;length;checksum|...`, once they are copied to the end of
+    `file`.
+    """
     key, *blobs = entry.split("|")
     moved = [key]
     for blob in blobs:
@@ -157,7 +161,9 @@ def _append(file: IO[bytes], content: bytes) -> int:
 
 
 def _require_equal(plain: GraphSpec, packed: GraphSpec, root: Path) -> None:
-    """The packed graph is another file than the one that was held to PyTorch: it must compute the same bits."""
+    """Check the packed graph. It is another file than the one that was held to PyTorch: it must compute the
+    same bits.
+    """
     expected, found = (_compute(spec, root) for spec in (plain, packed))
     for name, array in expected.items():
         if found[name].tobytes() != array.tobytes():
@@ -168,7 +174,7 @@ def _require_equal(plain: GraphSpec, packed: GraphSpec, root: Path) -> None:
 
 
 def _compute(spec: GraphSpec, root: Path) -> dict[str, NDArray[Any]]:
-    """What every profile answers to random ids, and the cache they leave."""
+    """Return what every profile answers to random ids, and the cache they leave."""
     with opened_context(spec, root) as context:
         return _answers(context, np.random.default_rng(0))
 

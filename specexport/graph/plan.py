@@ -42,7 +42,7 @@ class WeightPlan:
     block: int = 32
 
     def describe(self) -> dict[str, object]:
-        """What decides the graph, for a cache key and the build record."""
+        """Return what decides the graph, for a cache key and the build record."""
         return asdict(self)
 
 
@@ -67,7 +67,7 @@ class FeatureSpec:
             object.__setattr__(self, "projection_sha256", digest)
 
     def describe(self) -> dict[str, object]:
-        """What decides the output, for a cache key and the build record."""
+        """Return what decides the output, for a cache key and the build record."""
         return {"taps": list(self.taps), "projection": self.projection_sha256 or None}
 
 
@@ -95,7 +95,7 @@ class GraphPlan:
         assert not (self.fused_steps and (self.trees or self.draft_layers)), "a fused draft is a chain"
 
     def describe(self) -> dict[str, object]:
-        """What the passes depend on, for the cache key."""
+        """Return what the passes depend on, for the cache key."""
         return {
             "fused_steps": self.fused_steps,
             "trees": self.trees,

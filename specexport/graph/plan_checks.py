@@ -13,7 +13,7 @@ from specruntime.manifest.schema import Profile
 
 
 def check_plan(plan: GraphPlan, canonical: CanonicalGraph) -> None:
-    """Raises `CheckpointUnsupported` where the target has not what the draft asks of it; both sides are named."""
+    """Raise `CheckpointUnsupported` where the target has not what the draft asks of it; both sides are named."""
     layers = plan.draft_layers or plan.kept_layers
     if not (layers or plan.features is not None):
         return
@@ -42,7 +42,7 @@ def _check_features(features: FeatureSpec, canonical: CanonicalGraph, hidden_siz
 
 
 def require_layers(reports: Sequence[PassReport]) -> None:
-    """Raises `CheckpointUnsupported` where a pass found that the layers cannot be identified."""
+    """Raise `CheckpointUnsupported` where a pass found that the layers cannot be identified."""
     for report in reports:
         if report.name in (AddDraftPath.name, KeepLayers.name) and report.reasons:
             raise CheckpointUnsupported(

@@ -23,7 +23,7 @@ _LINE = 64  # bytes that kernels load at a time
 
 
 def share_weights(root: Path) -> tuple[str, ...]:
-    """Takes out of the bundle's draft what its target has byte for byte; -> the weight files of the draft's graph.
+    """Take out of the bundle's draft what its target has byte for byte; -> the weight files of the draft's graph.
 
     The draft's own comes first. () where they have too little in common: then nothing is changed. `root` holds both
     graphs, each in a directory of its own.

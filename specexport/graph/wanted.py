@@ -103,7 +103,7 @@ def _export_model(
 def graph_requests(
     recipe: Recipe, canonical: Mapping[str, CanonicalGraph], backend: BackendBuild
 ) -> dict[str, GraphRequest]:
-    """The graphs of a recipe by name: "target", and "draft" where something with a graph of its own drafts.
+    """Return the graphs of a recipe by name: "target", and "draft" where something with a graph of its own drafts.
 
     `canonical` are those of its checkpoints. Raises `CheckpointUnsupported` where a draft cannot do what the recipe
     asks of it.

@@ -48,7 +48,7 @@ def measure_layer(context: Context, reference: DraftReference) -> DraftParityRep
 
 
 def require_draft_parity(report: DraftParityReport, tolerance: float) -> None:
-    """Raises `ParityError` with what differs and by how much."""
+    """Raise `ParityError` with what differs and by how much."""
     for what, found in (
         ("a logit", report.logit_difference),
         ("its hidden state, in units of the largest,", report.hidden_difference),
@@ -158,7 +158,7 @@ class _Compared:
             self._hidden = max(self._hidden, found / scale)
 
     def _compare_candidates(self, window: Window, judged: int, row: int) -> None:
-        """The best K by log-probability, whichever of equals were named, and what is said of each."""
+        """Compare the best K by log-probability, whichever of equals were named, and what is said of each."""
         assert window.topk_ids is not None and window.topk_logprobs is not None
         ids, found = window.topk_ids[0, judged], window.topk_logprobs[0, judged]
         expected = self._logprobs[row]

@@ -48,7 +48,7 @@ class DraftReference:
 
 
 def take_heads_reference(heads: MedusaHeads, *, vocab_size: int, tokens: int) -> DraftReference:
-    """What heads make of `tokens` random rows; they name ids of the target's `vocab_size` tokens."""
+    """Return what heads make of `tokens` random rows; they name ids of the target's `vocab_size` tokens."""
     draw = np.random.default_rng(_SEED)
     hidden = draw.standard_normal((tokens, heads.config.hidden_size)).astype(np.float32)
     with torch.no_grad():
@@ -61,7 +61,7 @@ def take_heads_reference(heads: MedusaHeads, *, vocab_size: int, tokens: int) ->
 def take_layer_reference(
     draft: Eagle1Draft | Eagle3Draft, *, vocab_size: int, padded_vocab_size: int, tokens: int
 ) -> DraftReference:
-    """What a layer makes of `tokens` random rows and a tree behind them; ids are of the target's tokens."""
+    """Return what a layer makes of `tokens` random rows and a tree behind them; ids are of the target's tokens."""
     draw = np.random.default_rng(_SEED)
     count = tokens + len(TREE_PARENTS)
     ids = draw.integers(0, vocab_size, count)
@@ -84,7 +84,7 @@ def take_layer_reference(
 
 
 def save_draft_reference(reference: DraftReference, directory: Path) -> None:
-    """Writes `DRAFT_REFERENCE_NAME` into `directory`."""
+    """Write `DRAFT_REFERENCE_NAME` into `directory`."""
     np.savez(
         directory / DRAFT_REFERENCE_NAME,
         allow_pickle=False,
@@ -98,7 +98,7 @@ def save_draft_reference(reference: DraftReference, directory: Path) -> None:
 
 
 def load_draft_reference(directory: Path) -> DraftReference:
-    """What `save_draft_reference` wrote."""
+    """Return what `save_draft_reference` wrote."""
     with np.load(directory / DRAFT_REFERENCE_NAME, allow_pickle=False) as file:
         return DraftReference(
             file["ids"],

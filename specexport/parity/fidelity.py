@@ -163,7 +163,7 @@ for each block, stay above it; what fell below cost 4 % of perplexity and more (
 
 
 def weight_warnings(graph: CompiledGraph, report: FidelityReport | None) -> tuple[str, ...]:
-    """What a format costs where that is much or unknown, each with the next better format, one line each."""
+    """Return what a format costs where that is much or unknown, each with the next better format, one line each."""
     plan = graph.plan.weights
     if plan is None:
         return ()
@@ -196,7 +196,7 @@ def _next_better(plan: LinearPlan, rounded: bool) -> str:
 
 
 def require_fidelity(report: FidelityReport, limits: Fidelity, weights: str) -> None:
-    """Raises `FidelityError` with the limit and what was found."""
+    """Raise `FidelityError` with the limit and what was found."""
     checks = (
         ("top1_agreement", "at least", limits.top1_agreement, report.top1_agreement, False),
         ("kl", "at most", limits.kl, report.kl, True),

@@ -38,7 +38,7 @@ class HostGraph:
 def opened_context(
     spec: GraphSpec, directory: Path, options: EngineOptions | None = None
 ) -> Iterator[Context]:
-    """A context of the graph whose files are in `directory`; it and its engine are closed at the block's end."""
+    """Yield a context of the graph whose files are in `directory`; it and its engine are closed at the block's end."""
     with (
         closing(open_engine(spec, directory, options or EngineOptions())) as engine,
         closing(engine.new_context()) as context,
@@ -59,7 +59,7 @@ def on_host(graph: CompiledGraph) -> Iterator[HostGraph]:
 
 
 def measure_on_host(graph: CompiledGraph, measure: Callable[[Context], Report]) -> tuple[Report, bool]:
-    """What `measure` finds of one sequence on the CPU, and whether a widened copy was measured."""
+    """Return what `measure` finds of one sequence on the CPU, and whether a widened copy was measured."""
     with on_host(graph) as host:
         spec = host.spec.model_copy(update={"batch": 1})
         with opened_context(spec, host.directory, EngineOptions(provider="cpu")) as context:
@@ -67,7 +67,7 @@ def measure_on_host(graph: CompiledGraph, measure: Callable[[Context], Report]) 
 
 
 def _write_copy(directory: Path, graph: CompiledGraph) -> GraphSpec:
-    """Writes every path of `graph` for the CPU and returns the entry of all."""
+    """Write every path of `graph` for the CPU and return the entry of all."""
     entries = []
     for name in (GRAPH_NAME, *((PATH_NAME,) if graph.plan.draft_layers else ())):
         model = ir.load(graph.directory / name)

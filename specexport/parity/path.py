@@ -35,7 +35,7 @@ _CACHE_KINDS = ("key", "value")
 def kept_reference(
     canonical: CanonicalGraph, layers: Sequence[int], reference: ParityReference
 ) -> ParityReference:
-    """`reference` for the kept layers as a model of their own: the same ids, their own caches."""
+    """Return `reference` for the kept layers as a model of their own: the same ids, their own caches."""
     tokens = len(reference.ids)
     with _kept_context(canonical, layers, Profile(name="all", width=tokens, rows=tokens)) as context:
         window = context.window("all")
@@ -83,7 +83,7 @@ def _step(
 
 @contextmanager
 def _kept_context(canonical: CanonicalGraph, layers: Sequence[int], profile: Profile) -> Iterator[Context]:
-    """The canonical graph of these layers only, in standard operators, on this machine's CPU."""
+    """Yield the canonical graph of these layers only, in standard operators, on this machine's CPU."""
     model = ir.load(canonical.directory / GRAPH_NAME)
     passes = plan_passes(GraphPlan(kept_layers=tuple(layers)))
     with quiet():

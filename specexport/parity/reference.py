@@ -60,7 +60,7 @@ def _rows(tensor: torch.Tensor | None) -> NDArray[np.float32]:
 
 
 def save_reference(reference: ParityReference, directory: Path) -> None:
-    """Writes `REFERENCE_NAME` into `directory`."""
+    """Write `REFERENCE_NAME` into `directory`."""
     rows = {**named_rows(reference.keys, reference.values), **reference.hidden}
     np.savez(
         directory / REFERENCE_NAME, allow_pickle=False, ids=reference.ids, logits=reference.logits, **rows
@@ -68,7 +68,7 @@ def save_reference(reference: ParityReference, directory: Path) -> None:
 
 
 def load_reference(directory: Path) -> ParityReference:
-    """What `save_reference` wrote."""
+    """Return what `save_reference` wrote."""
     with np.load(directory / REFERENCE_NAME, allow_pickle=False) as file:
         return ParityReference(
             file["ids"],
@@ -79,7 +79,7 @@ def load_reference(directory: Path) -> ParityReference:
 
 
 def named_rows(keys: Sequence[Rows], values: Sequence[Rows]) -> dict[str, Rows]:
-    """The KV rows of every layer, by the names they have in a file."""
+    """Return the KV rows of every layer, by the names they have in a file."""
     kinds = {"key": keys, "value": values}
     return {f"{kind}.{n}": rows for kind, layers in kinds.items() for n, rows in enumerate(layers)}
 

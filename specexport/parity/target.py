@@ -43,7 +43,9 @@ class ParityReport:
     draft_difference: float | None = None
 
     def first_layer(self, tolerance: float) -> int | None:
-        """The first layer whose KV rows differ by more than `tolerance`; None when it arises after the last one."""
+        """Return the first layer whose KV rows differ by more than `tolerance`; None when it arises after the
+        last one.
+        """
         return next(
             (n for n, difference in enumerate(self.layer_difference) if not difference <= tolerance), None
         )
@@ -142,7 +144,7 @@ class _FeatureRows:
     worst: float | None = None
 
     def compare(self, window: Window, start: int, count: int) -> None:
-        """The first `count` rows of a window that has run at cache offset `start`."""
+        """Compare the first `count` rows of a window that has run at cache offset `start`."""
         if self.expected is None:
             return
         assert window.features is not None, "the plan asked for features"
@@ -152,7 +154,9 @@ class _FeatureRows:
 
 
 def _measure_fused(context: Context, reference: ParityReference) -> ParityReport:
-    """A fused draft answers with the logits of its first step only; the later steps repeat it on its own argmax."""
+    """Return a fused draft answers with the logits of its first step only; the later steps repeat it on its own
+    argmax.
+    """
     spec = context.spec
     window = context.window(min(spec.profiles, key=lambda profile: profile.width).name)
     width = window.profile.width
@@ -168,7 +172,7 @@ def _measure_fused(context: Context, reference: ParityReference) -> ParityReport
 
 
 def require_parity(report: ParityReport, tolerance: float, graph: str) -> None:
-    """Raises `ParityError` naming the layer at which the difference starts, or the draft output that differs."""
+    """Raise `ParityError` naming the layer at which the difference starts, or the draft output that differs."""
     if not report.logit_difference <= tolerance:
         begins = _name_place(report.first_layer(tolerance))
         raise ParityError(

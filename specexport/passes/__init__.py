@@ -27,7 +27,7 @@ class GraphPass(Protocol):
     name: str
 
     def requires(self, model: ir.Model) -> str | None:
-        """What the graph lacks for this pass; None where it lacks nothing."""
+        """Return what the graph lacks for this pass; None where it lacks nothing."""
         return None
 
     def __call__(self, model: ir.Model) -> PassReport:
@@ -35,7 +35,9 @@ class GraphPass(Protocol):
         ...
 
     def ensures(self, model: ir.Model, report: PassReport) -> str | None:
-        """What the pass promises and the graph does not keep; None where it keeps all. `report` is what it did."""
+        """Return what the pass promises and the graph does not keep; None where it keeps all. `report` is what
+        it did.
+        """
         return None
 
 

@@ -38,7 +38,7 @@ class MergeEqualWeights(GraphPass):
         return PassReport(self.name, changed, () if changed else ("no two weights are equal",))
 
     def ensures(self, model: ir.Model, report: PassReport) -> str | None:
-        """Looks at small weights only: comparing all of a large model again takes seconds."""
+        """Look at small weights only: comparing all of a large model again takes seconds."""
         known: dict[object, str | None] = {}
         for value in model.graph.initializers.values():
             tensor = value.const_value

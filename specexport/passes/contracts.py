@@ -8,39 +8,39 @@ FUSED_DOMAIN = "com.microsoft"
 
 
 def nodes_of(model: ir.Model, op_type: str, domain: str = "") -> Iterator[ir.Node]:
-    """The nodes of one operator."""
+    """Return the nodes of one operator."""
     return (node for node in model.graph if (node.op_type, node.domain) == (op_type, domain))
 
 
 def first_of(*findings: str | None) -> str | None:
-    """The first thing that is wrong."""
+    """Return the first thing that is wrong."""
     return next((finding for finding in findings if finding is not None), None)
 
 
 def lacks_inputs(model: ir.Model, *names: str) -> str | None:
-    """The first of `names` that is not an input of the graph."""
+    """Return the first of `names` that is not an input of the graph."""
     return _lacks("input", names, model.graph.inputs)
 
 
 def lacks_outputs(model: ir.Model, *names: str) -> str | None:
-    """The first of `names` that is not an output of the graph."""
+    """Return the first of `names` that is not an output of the graph."""
     return _lacks("output", names, model.graph.outputs)
 
 
 def has_node(model: ir.Model, op_type: str, domain: str = "") -> str | None:
-    """A node of an operator that should not be there."""
+    """Return a node of an operator that should not be there."""
     found = next(nodes_of(model, op_type, domain), None)
     return None if found is None else f"{op_type} {found.name} is in the graph"
 
 
 def has_idle_node(model: ir.Model) -> str | None:
-    """A node whose results nothing reads."""
+    """Return a node whose results nothing reads."""
     found = next((node for node in model.graph if not any(map(_is_read, node.outputs))), None)
     return None if found is None else f"nothing reads the results of {found.name}"
 
 
 def has_value(model: ir.Model, of: Callable[[ir.Value], bool], what: str) -> str | None:
-    """A graph input, initializer or result of a node that should not be there; `what` says of which kind."""
+    """Return a graph input, initializer or result of a node that should not be there; `what` says of which kind."""
     found = next((value for value in _values(model.graph) if of(value)), None)
     return None if found is None else f"{found.name} is {what}"
 

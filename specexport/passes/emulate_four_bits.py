@@ -54,7 +54,7 @@ class EmulateFourBits(GraphPass):
 
 
 def _constant(build: Builder, node: ir.Node) -> ir.Value:
-    """The weights that `node` dequantises, in the type it gives them."""
+    """Return the weights that `node` dequantises, in the type it gives them."""
     values, scales = node.inputs[:2]
     assert values is not None and scales is not None and values.const_value is not None
     axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
@@ -94,7 +94,7 @@ def _rounded(build: Builder, node: ir.Node, quantizer: ir.Node) -> ir.Value:
 
 
 def _nearest(build: Builder, levels: ir.Value) -> ir.Value:
-    """The nearest FP4 value: multiples of 0.5 below 2, of 1 below 4, of 2 up to 6; ties to the even code."""
+    """Return the nearest FP4 value: multiples of 0.5 below 2, of 1 below 4, of 2 up to 6; ties to the even code."""
     size = build.add("Abs", [levels])
     grid = build.add(
         "Where",

@@ -97,7 +97,9 @@ class _Copier:
         return _Step(inputs, self._build.unsqueeze(inputs["window_mask"], 1))
 
     def _next(self, depth: int, token: ir.Value) -> _Step:
-        """A width-1 window of the token drafted last, `depth` positions after the row that drafting started from."""
+        """Return a width-1 window of the token drafted last, `depth` positions after the row that drafting started
+        from.
+        """
         build, given = self._build, self._inputs
         start = build.add("GatherElements", [given["position_ids"], given["logits_rows"]], axis=1)  # [B, 1]
         position = build.add("Add", [start, build.constant(np.array([[depth]]))])

@@ -29,7 +29,7 @@ class Builder:
         domain: str = "",
         **attributes: Attribute,
     ) -> ir.Value:
-        """The output of a new node at the end of the graph; its dtype is the first input's unless given."""
+        """Return the output of a new node at the end of the graph; its dtype is the first input's unless given."""
         node = ir.node(op_type, inputs, attributes=attributes, domain=domain, name=self._name(op_type))
         output = node.outputs[0]
         output.name = f"{node.name}_output"
@@ -75,7 +75,7 @@ class Builder:
         return node.outputs
 
     def copy(self, node: ir.Node, values: Mapping[ir.Value, ir.Value]) -> Sequence[ir.Value]:
-        """A copy of `node` that reads `values` in place of its own inputs where they say so."""
+        """Return a copy of `node` that reads `values` in place of its own inputs where they say so."""
         inputs = [values.get(value, value) if value is not None else None for value in node.inputs]
         copied = ir.Node(
             node.domain,
@@ -93,7 +93,7 @@ class Builder:
         return copied.outputs
 
     def constant(self, array: NDArray[np.generic]) -> ir.Value:
-        """An initializer; equal ones are one."""
+        """Return an initializer; equal ones are one."""
         content = hashlib.sha256(array.tobytes()).hexdigest()[:16]
         name = f"constant_{array.dtype.name}_{'x'.join(map(str, array.shape))}_{content}"
         known = self._graph.initializers.get(name)
@@ -110,7 +110,7 @@ class Builder:
         return self.add("Unsqueeze", [value, self.constant(np.array([axis]))])
 
     def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
-        """The values one after the other; a single one stays itself."""
+        """Return the values one after the other; a single one stays itself."""
         return values[0] if len(values) == 1 else self.add("Concat", values, axis=axis)
 
     def size(self, value: ir.Value, axis: int) -> ir.Value:

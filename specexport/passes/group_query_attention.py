@@ -75,7 +75,7 @@ class GroupQueryAttention(GraphPass):
 
 
 def _match(attention: ir.Node) -> _Match | str:
-    """The cache writes behind an attention node, or the reason why it cannot be rewritten."""
+    """Return the cache writes behind an attention node, or the reason why it cannot be rewritten."""
     query, key, value = attention.inputs[:3]
     scatters = [v.producer() if v is not None else None for v in (key, value)]
     if any(node is None or node.op_type != "TensorScatter" for node in scatters):
@@ -230,7 +230,7 @@ def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
 
 
 def _turned_back(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-    """(result, source) of a node in use that only undoes the node before it: both are the same numbers."""
+    """Return (result, source) of a node in use that only undoes the node before it: both are the same numbers."""
     inner = _producer(node.inputs[0], node.op_type) if node.op_type in ("Transpose", "Reshape") else None
     if inner is None or inner.inputs[0] is None or node.domain:
         return None
@@ -294,7 +294,7 @@ class PackAttentionInputs(GraphPass):
 
 
 def _packed_source(attention: ir.Node) -> ir.Value | None:
-    """The value that query, key and value together are, where they come out of one split of its last axis."""
+    """Return the value that query, key and value together are, where they come out of one split of its last axis."""
     query = attention.inputs[0]
     split = query.producer() if query is not None else None
     if split is None or split.op_type != "Split" or list(attention.inputs[:3]) != list(split.outputs):

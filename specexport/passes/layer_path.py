@@ -109,12 +109,12 @@ class KeepLayers(GraphPass):
 
 
 def _lacks_layers(model: ir.Model, layers: Sequence[int]) -> str | None:
-    """The first hidden state around a layer that is not an output of the graph."""
+    """Return the first hidden state around a layer that is not an output of the graph."""
     return lacks_outputs(model, *(f"{HIDDEN_PREFIX}{n + side}" for n in layers for side in (0, 1)))
 
 
 def path_outputs(outputs: Iterable[str], layers: Sequence[int]) -> tuple[str, ...]:
-    """The outputs, of a graph with a draft path, that a run of the draft path computes."""
+    """Return the outputs, of a graph with a draft path, that a run of the draft path computes."""
     return tuple(
         name
         for name in outputs
@@ -124,7 +124,7 @@ def path_outputs(outputs: Iterable[str], layers: Sequence[int]) -> tuple[str, ..
 
 
 def full_outputs(outputs: Iterable[str]) -> tuple[str, ...]:
-    """The outputs, of a graph with a draft path, that a run of all layers computes."""
+    """Return the outputs, of a graph with a draft path, that a run of all layers computes."""
     return tuple(name for name in outputs if not name.startswith(DRAFT_PREFIX))
 
 
@@ -138,7 +138,7 @@ def _layer(name: str) -> int:
 
 
 def _add_path(graph: ir.Graph, layers: Sequence[int]) -> LayerPath | str:
-    """Appends the copied part of the path; the reason where the graph cannot be cut."""
+    """Append the copied part of the path; the reason where the graph cannot be cut."""
     outputs = {value.name or "": value for value in graph.outputs}
     last = max((_layer(n) for n in outputs if n.startswith("present_")), default=-1) + 1
     hidden = [outputs.get(f"{HIDDEN_PREFIX}{n}") for n in range(last + 1)]
@@ -251,7 +251,7 @@ def _read_sizes_of_kept(graph: ir.Graph, dropped: Sequence[ir.Value]) -> str | N
 
 
 def _drop_unreachable(graph: ir.Graph) -> None:
-    """Removes the nodes that no output needs, readers before what they read."""
+    """Remove the nodes that no output needs, readers before what they read."""
     needed = _ancestors(graph.outputs)
     for node in reversed(list(graph)):
         if node not in needed:

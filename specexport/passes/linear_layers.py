@@ -13,7 +13,7 @@ _FLOATING = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def products_behind(graph: ir.Graph, outputs: Collection[str]) -> Iterator[ir.Node]:
-    """The product behind each of the named outputs, past what scales, caps or pads it."""
+    """Yield the product behind each of the named outputs, past what scales, caps or pads it."""
     for output in graph.outputs:
         node = output.producer() if output.name in outputs else None
         while node is not None and node.op_type in _WORKS_AROUND_PRODUCT:

@@ -41,7 +41,7 @@ class FuseOperators(GraphPass):
         self._provider = provider
 
     def requires(self, model: ir.Model) -> str | None:
-        """Standard operators: the patterns are those of a traced graph."""
+        """Require standard operators: the patterns are those of a traced graph."""
         fused = next((node for node in model.graph if node.domain == FUSED_DOMAIN), None)
         return None if fused is None else f"{fused.name} is fused already"
 
@@ -58,7 +58,7 @@ class FuseOperators(GraphPass):
 
 
 def onnxruntime_passes(provider: str, plan: GraphPlan = PLAIN) -> tuple[GraphPass, ...]:
-    """Passes for ONNX Runtime's `provider`: "cpu", "cuda" or "tensorrt" (which takes the canonical operators).
+    """Pass for ONNX Runtime's `provider`: "cpu", "cuda" or "tensorrt" (which takes the canonical operators).
 
     Of the plan trees, weights and a draft path matter here: the canonical operators serve trees as they are.
     """

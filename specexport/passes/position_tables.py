@@ -33,7 +33,9 @@ def tabulate(
 
 
 def _sources(values: tuple[ir.Value, ...]) -> list[ir.Value] | str:
-    """The graph inputs that `values` are computed from; only the shapes may be read of others than the positions."""
+    """Return the graph inputs that `values` are computed from; only the shapes may be read of others than the
+    positions.
+    """
     found: dict[str, ir.Value] = {}
     seen: set[int] = set()
     pending = [(value, True) for value in values]

@@ -97,7 +97,7 @@ class QuantizeWeights(GraphPass):
         return PassReport(self.name, changed, (*reasons, *_describe(stored)))
 
     def _require_whole_blocks(self, layer: _Layer, plan: LinearPlan) -> None:
-        """The second plane of a row is cut into blocks; a block that is not full has none."""
+        """Check the block: the second plane of a row is cut into blocks; a block that is not full has none."""
         size = layer.size
         if plan.activations == "fine" and size % self._plan.block:
             fitting = [str(block) for block in (16, 32, 64, 128) if size % block == 0]
@@ -143,7 +143,7 @@ def _linear_layer(node: ir.Node) -> _Layer | None:
 
 
 def _is_table_lookup(node: ir.Node) -> bool:
-    """A row of a constant fp32 matrix for each id of an input."""
+    """Return a row of a constant fp32 matrix for each id of an input."""
     if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
         return False
     table, ids = node.inputs[:2]

@@ -50,7 +50,7 @@ class StoredWeights:
 def store_weights(
     build: Builder, weights: NDArray[np.float32], plan: LinearPlan, block: int, *, minima: bool = True
 ) -> StoredWeights:
-    """Adds the initializers of `weights` [N, K]. `minima`: False for a table whose rows are looked up as well."""
+    """Add the initializers of `weights` [N, K]. `minima`: False for a table whose rows are looked up as well."""
     outputs, size = weights.shape
     if plan.activations == "rows":
         channels, scales = quantise_channels(weights)
@@ -124,7 +124,9 @@ def _blocks_of(build: Builder, rows: ir.Value, weights: StoredWeights) -> ir.Val
 
 
 def _in_two_planes(build: Builder, rows: ir.Value, weights: StoredWeights) -> ir.Value:
-    """What rounding to 8 bits leaves out of each row is a second row of the same window; both products are added."""
+    """Return what rounding to 8 bits leaves out of each row is a second row of the same window; both products are
+    added.
+    """
     blocks = _blocks_of(build, rows, weights)
     largest = build.add("ReduceMax", [build.add("Abs", [blocks]), build.constant(np.array([3]))], keepdims=1)
     step = build.add("Mul", [largest, build.constant(np.array(1 / 127, np.float32))])

@@ -80,7 +80,7 @@ def quantise_blocks(weights: Weights, bits: int, block: int, *, minima: bool = T
 
 
 def _on_grid(blocks: _Reals, bits: int, minima: bool) -> BlockWeights | None:
-    """The blocks on the grid they were stored on, None where one of them has none of so many bits."""
+    """Return the blocks on the grid they were stored on, None where one of them has none of so many bits."""
     if bits == 8 and (symmetric := _symmetric_grid(blocks)) is not None:
         return symmetric
     size = blocks.shape[-1]
@@ -132,7 +132,7 @@ def _integer_steps(blocks: _Reals) -> _Reals:
 
 
 def _affine_grid(blocks: _Reals, levels: int = 16) -> _Grid:
-    """A grid of at most `levels` equidistant values that each block lies on, where there is one."""
+    """Return a grid of at most `levels` equidistant values that each block lies on, where there is one."""
     lowest = blocks.min(axis=-1)
     above = blocks - lowest[..., None]
     span = above.max(axis=-1)
@@ -173,8 +173,8 @@ def _four_bits(grid: _Grid) -> BlockWeights:
 
 
 def _eight_bits(grid: _Grid) -> BlockWeights:
-    """A step of the grid becomes k finer ones, k such that the minimum comes closest to an integer of them: the weights
-    of a block keep their distances and are moved together by a few thousandths of a step."""
+    """Return a step of the grid becomes k finer ones, k such that the minimum comes closest to an integer of them: the
+    weights of a block keep their distances and are moved together by a few thousandths of a step."""
     grid = _with_zero(grid)
     offset, top = grid.lowest / grid.steps, np.maximum(grid.levels.max(axis=-1), 1)
     factor, best = np.ones_like(offset), np.full_like(offset, np.inf)

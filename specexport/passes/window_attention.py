@@ -89,7 +89,7 @@ class SplitAttention:
 
 
 def match_attention(node: ir.Node) -> SplitAttention | str:
-    """What the node reads, or the reason why it cannot be split."""
+    """Return what the node reads, or the reason why it cannot be split."""
     query, key, value, mask = node.inputs[:4] if len(node.inputs) >= 4 else (None,) * 4
     writes = [v.producer() if v is not None else None for v in (key, value)]
     if query is None or mask is None or any(w is None or w.op_type != "TensorScatter" for w in writes):

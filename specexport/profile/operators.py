@@ -94,7 +94,7 @@ def _run_all(engine: OrtEngine, spec: GraphSpec, repeats: int) -> None:
 
 
 def _split_by_run(events: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The kernel events of each run of the session, in the order of the runs."""
+    """Return the kernel events of each run of the session, in the order of the runs."""
     runs = sorted(
         (event["ts"], event["ts"] + event["dur"])
         for event in events
@@ -127,7 +127,7 @@ def _sum_up(runs: Sequence[Sequence[dict[str, Any]]]) -> tuple[OperatorTime, ...
 
 
 def _describe(args: dict[str, Any]) -> str:
-    """The operator, with the sizes of a product: "MatMulNBits 576 x 3072"."""
+    """Return the operator, with the sizes of a product: "MatMulNBits 576 x 3072"."""
     operator = str(args["op_name"])
     if "MatMul" not in operator and operator != "Gemm":
         return operator

@@ -40,7 +40,7 @@ class ProfileReport:
 
 
 def render_profile(report: ProfileReport, shown: int = _SHOWN) -> str:
-    """The report as lines for people: a round, then every window with its `shown` dearest operators."""
+    """Return the report as lines for people: a round, then every window with its `shown` dearest operators."""
     lines = [*_render_rounds(report), ""]
     for window in report.windows:
         lines += _render_window(window, shown)
@@ -132,7 +132,7 @@ def profile_bundle(
     max_new_tokens: int = 64,
     advance: Advance = lambda step: None,
 ) -> ProfileReport:
-    """Raises `InvalidArgument` for a bundle of another engine than ONNX Runtime, and what opening raises."""
+    """Raise `InvalidArgument` for a bundle of another engine than ONNX Runtime, and what opening raises."""
     manifest = load_manifest(bundle)
     threads = threads_of(manifest.target, threads)
     options = EngineOptions(threads=threads)

@@ -50,7 +50,7 @@ def _follows_from_another(item: ErrorDetails, details: list[ErrorDetails]) -> bo
 
 
 def _example(item: ErrorDetails, root: type[BaseModel]) -> str:
-    """What would be right in place of nothing, or of a value of the wrong type; "" where the message says so."""
+    """Return what would be right in place of nothing, or of a value of the wrong type; "" where the message says so."""
     place = place_of(item["loc"], root)
     if item["type"] in _NUMBERS:
         shown = next((value for field in place.fields if (value := _number(field)) is not None), None)
@@ -68,7 +68,7 @@ def _example(item: ErrorDetails, root: type[BaseModel]) -> str:
 
 
 def _number(field: FieldInfo) -> Any:
-    """A number that the field takes: its default, or the example that it gives."""
+    """Return a number that the field takes: its default, or the example that it gives."""
     default = [] if field.default is None else [field.default]
     for value in (*default, *(field.examples or ())):
         while isinstance(value, (list, tuple)) and value:
@@ -92,13 +92,13 @@ def _mapping(place: Place, found: object) -> str:
 
 
 def _meant(models: Models, word: object) -> type[BaseModel] | None:
-    """The model that `word` is a kind of, or else a value of."""
+    """Return the model that `word` is a kind of, or else a value of."""
     keys = {model: key for model in models if (key := _key_of_word(model, word))}
     return min(keys, key=lambda model: keys[model] not in TAG_KEYS, default=None)
 
 
 def _key_of_word(model: type[BaseModel], word: object) -> str | None:
-    """The key of `model` that takes `word` as one of a few values."""
+    """Return the key of `model` that takes `word` as one of a few values."""
     fields = model.model_fields
     return next((key for key in keys_of((model,)) if word in _words(fields[key].annotation)), None)
 

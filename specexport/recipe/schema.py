@@ -194,7 +194,7 @@ class Recipe(RecipePart):
 
 
 def load_recipe(path: Path | str) -> Recipe:
-    """Reads and checks a recipe; local sources become absolute, taken from the recipe's directory.
+    """Read and check a recipe; local sources become absolute, taken from the recipe's directory.
 
     Raises `RecipeError` with one line per mistake: key, what was found, what is allowed, nearest spelling.
     """
@@ -299,13 +299,13 @@ def _engine(recipe: "Recipe") -> Iterator[str]:
 
 
 def _widest_key(draft: DraftKind) -> str:
-    """What decides how many drafted tokens a window holds, by its key."""
+    """Return what decides how many drafted tokens a window holds, by its key."""
     lookup = draft.lookup_beside
     return "draft.lookup.k" if lookup is not None and lookup.k > draft.nodes else draft.width_key
 
 
 def _by_default(draft: DraftKind) -> str:
-    """What to add where the widest key is a `k` that the recipe leaves out."""
+    """Return what to add where the widest key is a `k` that the recipe leaves out."""
     key, lookup = _widest_key(draft), draft.lookup_beside
     if not (draft.nodes and key.endswith(".k")):
         return ""

@@ -57,7 +57,7 @@ class NoiseSource(RecipePart):
 
 
 def absolute_address(text: str, info: ValidationInfo) -> str:
-    """An address in full; a local one is taken from the directory of the recipe that is being read."""
+    """Return an address in full; a local one is taken from the directory of the recipe that is being read."""
     directory = info.context.get("directory") if info.context else None
     return str(parse_address(text, directory))
 

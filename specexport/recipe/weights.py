@@ -54,7 +54,7 @@ class Weights(RecipePart):
         return self
 
     def plan(self) -> WeightPlan:
-        """The same for the graph passes."""
+        """Return the same for the graph passes."""
         head: WeightFormat = self.lm_head.format
         return WeightPlan(
             linear=LinearPlan(self.format, self.activations),

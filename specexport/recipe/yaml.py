@@ -87,7 +87,9 @@ _RecipeLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _c
 
 
 def read_yaml(path: Path) -> str:
-    """The recipe file as JSON text. Raises `RecipeError` for a file that is missing, unreadable or not a mapping."""
+    """Return the recipe file as JSON text. Raises `RecipeError` for a file that is missing, unreadable or not a
+    mapping.
+    """
     text = _read_text(path)
     try:
         document = yaml.load(text, Loader=_RecipeLoader)

@@ -70,7 +70,7 @@ def compile_tensorrt(
 
 
 def read_report(compiled: CompiledGraph) -> CompiledEngine:
-    """What `compile_tensorrt` measured."""
+    """Return what `compile_tensorrt` measured."""
     return CompiledEngine.model_validate_json((compiled.directory / REPORT_NAME).read_text())
 
 
@@ -98,7 +98,9 @@ def _compile_into(
 
 
 def _optimum(windows: Sequence[WindowShape]) -> WindowShape:
-    """What most launches are: the widest judged window of a target, the narrowest of a graph that judges none."""
+    """Return what most launches are: the widest judged window of a target, the narrowest of a graph that judges
+    none.
+    """
     judged = [window for window in windows if window.rows == window.width]
     return (
         max(judged, key=lambda window: (window.width, window.batch))
@@ -137,7 +139,9 @@ def _targets(backend: TensorRTBackend, library: Library) -> tuple[str, ...]:
 
 
 def _device(library: Library) -> str:
-    """What the engine's bytes depend on in addition to the library: the device, where the library builds for it."""
+    """Return what the engine's bytes depend on in addition to the library: the device, where the library builds
+    for it.
+    """
     if CAPABILITIES[library.name].builds_without_gpu:
         return "any"
     return ".".join(str(part) for part in compute_capability(open_driver()))

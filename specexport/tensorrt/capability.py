@@ -39,7 +39,7 @@ class Capabilities:
     kv_cache_update: Feature
 
     def features(self) -> dict[str, Feature]:
-        """The features by recipe key."""
+        """Return the features by recipe key."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Feature)}
 
@@ -106,12 +106,12 @@ CAPABILITIES: dict[LibraryName, Capabilities] = {
 
 
 def least_capability(formats: Collection[str]) -> tuple[int, int]:
-    """The least compute capability that has arithmetic for all of `formats`."""
+    """Return the least compute capability that has arithmetic for all of `formats`."""
     return max((FORMATS_SINCE.get(name, (0, 0)) for name in formats), default=(0, 0))
 
 
 def capable_names(library: LibraryName, formats: Collection[str]) -> tuple[str, ...]:
-    """The compute capabilities that engines of `library` can target and that have arithmetic for `formats`."""
+    """Return the compute capabilities that engines of `library` can target and that have arithmetic for `formats`."""
     least = least_capability(formats)
     names = CAPABILITIES[library].compute_capability_names
     return tuple(name for name in names if (int(name[2:-1]), int(name[-1])) >= least)

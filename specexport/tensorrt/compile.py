@@ -55,7 +55,7 @@ def parse_network(trt: Any, builder: Any, logger: Any, path: Path) -> tuple[Any,
 
 
 def symbolic_inputs(network: Any) -> tuple[SymbolicInput, ...]:
-    """The inputs with their dimension names; a dynamic dimension without a name is an error of ours."""
+    """Return the inputs with their dimension names; a dynamic dimension without a name is an error of ours."""
     return tuple(_symbolic(network.get_input(index)) for index in range(network.num_inputs))
 
 
@@ -129,7 +129,7 @@ class CompiledEngine(BaseModel):
 def compile_engine(
     onnx_path: Path, engine_path: Path, request: CompileRequest, progress: Progress | None = None
 ) -> CompiledEngine:
-    """Builds `engine_path` from `onnx_path`; the file is there when the call returns, or untouched.
+    """Build `engine_path` from `onnx_path`; the file is there when the call returns, or untouched.
 
     Raises `BackendMissing` without the library, `OperatorUnsupported` for a node that does not parse,
     `WorkspaceTooSmall` when `workspace_mib` is too small and `CompileFailed` for anything else the builder reports.
@@ -223,7 +223,7 @@ def _build(
     backend: TensorRTBackend,
     progress: Progress | None,
 ) -> Any:
-    """The serialized engine (`IHostMemory`)."""
+    """Return the serialized engine (`IHostMemory`)."""
     monitor = open_monitor(trt, progress) if progress is not None else None
     if monitor is not None:
         config.progress_monitor = monitor
@@ -253,7 +253,9 @@ def _build_error(errors: Sequence[str], backend: TensorRTBackend) -> CompileFail
 
 
 def _load_timings(config: Any, path: Path) -> None:
-    """Timings of another library version or device are refused by the library; the build then measures again."""
+    """Keep the timings. Those of another library version or device are refused by the library; the build then measures
+    again.
+    """
     cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
     config.set_timing_cache(cache, ignore_mismatch=False)
 

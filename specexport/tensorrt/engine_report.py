@@ -73,7 +73,7 @@ class EngineReport(_Fact):
         return tuple(lines)
 
     def size(self) -> str:
-        """The size in words: "278.1 MB = 269.0 MB of weights + 9.1 MB of kernels and tables (1.03x)"."""
+        """Return the size in words: "278.1 MB = 269.0 MB of weights + 9.1 MB of kernels and tables (1.03x)"."""
         excess = self.engine_bytes - self.weights_bytes
         ratio = f"{self.engine_bytes / self.weights_bytes:.2f}x" if self.weights_bytes else "weights unknown"
         return (
@@ -109,7 +109,7 @@ def judge(
     weights_bytes: int,
     split_attention: tuple[str, ...] = (),
 ) -> EngineReport:
-    """The report of an engine built from a network with `facts` into `layers`.
+    """Return the report of an engine built from a network with `facts` into `layers`.
 
     `split_attention` are attention nodes that lowering wrote as primitive operators: they count as not fused.
     """
@@ -131,7 +131,9 @@ def judge(
 
 
 def inspect_engine(trt: Any, engine: Any, facts: NetworkFacts, engine_bytes: int) -> EngineReport:
-    """The report of a loaded `ICudaEngine` (needs a GPU); aliases and profiles are read from the engine itself."""
+    """Return the report of a loaded `ICudaEngine` (needs a GPU); aliases and profiles are read from the engine
+    itself.
+    """
     inspector = engine.create_engine_inspector()
     layers = parse_inspection(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]

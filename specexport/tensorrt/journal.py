@@ -21,7 +21,7 @@ class Journal:
     layers: str = ""  # the engine's own layer listing
 
     def number(self, label: str) -> int | None:
-        """The integer after `label` in an information line ("Total Weights Memory: 2886656 bytes")."""
+        """Return the integer after `label` in an information line ("Total Weights Memory: 2886656 bytes")."""
         for message in reversed(self.information):
             _, found, rest = message.partition(label)
             if found:
@@ -31,7 +31,7 @@ class Journal:
 
 
 def open_journal(trt: Any) -> Journal:
-    """A journal whose logger listens to everything the library says."""
+    """Return a journal whose logger listens to everything the library says."""
 
     class Logger(trt.ILogger):  # type: ignore[misc]
         def log(self, severity: Any, message: str) -> None:
@@ -49,7 +49,7 @@ def open_journal(trt: Any) -> Journal:
 
 
 def open_monitor(trt: Any, progress: Progress) -> Any:
-    """A progress monitor that reports the outermost phase.
+    """Return a progress monitor that reports the outermost phase.
 
     An exception in `progress` stops the build and is kept in `.error`.
     """

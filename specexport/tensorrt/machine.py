@@ -15,7 +15,7 @@ MODELOPT = "nvidia-modelopt"
 
 
 def require_modelopt(weights: EngineWeights) -> str:
-    """The version that will quantise. Raises `BackendMissing` where ModelOpt is not installed."""
+    """Return the version that will quantise. Raises `BackendMissing` where ModelOpt is not installed."""
     if find_spec("modelopt") is None:
         raise BackendMissing(
             f"weights.format: {weights.format} is made by NVIDIA ModelOpt, which is not installed; "
@@ -25,8 +25,8 @@ def require_modelopt(weights: EngineWeights) -> str:
 
 
 def check_machine(backend: TensorRTBackend, formats: Collection[str] = ()) -> Library:
-    """The library that will build an engine over numbers in `formats`. Raises `BackendMissing` or `BackendIncompatible`
-    when this machine cannot."""
+    """Return the library that will build an engine over numbers in `formats`. Raises `BackendMissing` or
+    `BackendIncompatible` when this machine cannot."""
     library = load_library(backend.kind)
     if CAPABILITIES[backend.kind].builds_without_gpu:
         return library

@@ -110,8 +110,8 @@ class TensorRTBackend(BaseModel):
         )
 
     def aimed_at(self, formats: Collection[str]) -> Self:
-        """The same; where the recipe names no compute capability and some have no arithmetic for `formats`, aimed at
-        those that have."""
+        """Return the same; where the recipe names no compute capability and some have no arithmetic for `formats`,
+        aimed at those that have."""
         capable = capable_names(self.kind, formats)
         if self.compute_capabilities or capable == CAPABILITIES[self.kind].compute_capability_names:
             return self

@@ -70,7 +70,7 @@ def profile_index(windows: Sequence[WindowShape], window: WindowShape) -> int:
 
 
 def _judged(windows: Sequence[WindowShape]) -> list[list[WindowShape]]:
-    """The windows that judge all their rows, by width: one list of the batches of each."""
+    """Return the windows that judge all their rows, by width: one list of the batches of each."""
     found: dict[int, list[WindowShape]] = {}
     for window in windows:
         if window.rows == window.width:

@@ -26,7 +26,8 @@ class TokenizerFiles:
 
 
 def tokenizer_files(key: str, write: Callable[[Path], tuple[str, ...]]) -> TokenizerFiles:
-    """What `write` puts into a directory, and its notes, kept in the cache: converting a vocabulary takes seconds.
+    """Return what `write` puts into a directory, and its notes, kept in the cache: converting a vocabulary takes
+    seconds.
 
     `key` names the checkpoint; a change of this code or of the libraries makes another entry.
     """

@@ -94,12 +94,12 @@ def _cases() -> Iterator[tuple[list[dict[str, Any]], bool]]:
 
 
 def _without_clock(text: str) -> str:
-    """The template with the clock undefined, by a tag on a line of its own, which leaves nothing in the text."""
+    """Return the template with the clock undefined, by a tag on a line of its own, which leaves nothing in the text."""
     return f"{{% set {_CLOCK} = not_given %}}\n{text}" if _CLOCK in text else text
 
 
 def _with_fixed_date(text: str) -> str:
-    """The template with the clock undefined, its calls replaced by what a bundle answers them."""
+    """Return the template with the clock undefined, its calls replaced by what a bundle answers them."""
     return _without_clock(_CALLED.sub(lambda call: json.dumps(FIXED_DATE.strftime(call[2])), text))
 
 

@@ -42,7 +42,7 @@ _WORDS = ("vocab.json", "vocab.txt")
 def write_directory_tokenizer(
     source: str, directory: Path, trust_remote_code: bool, destination: Path
 ) -> tuple[str, ...]:
-    """Writes the tokenizer of the checkpoint in `directory` to `destination`; nothing where it has none.
+    """Write the tokenizer of the checkpoint in `directory` to `destination`; nothing where it has none.
 
     Returns what the build should say of it. Raises `CheckpointUnsupported` for one that cannot be taken over.
     """
@@ -69,7 +69,7 @@ def write_directory_tokenizer(
 
 
 def _take_over(source: str, directory: Path, destination: Path) -> tuple[Any, Tokenizer, tuple[str, ...]]:
-    """transformers' fast tokenizer, what the bundle got of it, and notes."""
+    """Return transformers' fast tokenizer, what the bundle got of it, and notes."""
     try:
         own = Tokenizer.from_file(str(directory / TOKENIZER_FILE))
         fast: Any = PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
@@ -95,7 +95,7 @@ def _take_over(source: str, directory: Path, destination: Path) -> tuple[Any, To
 
 
 def _require_one_split(source: str, own: Tokenizer) -> None:
-    """Raises `CheckpointUnsupported` for a model that splits one text in several ways; transformers would do that."""
+    """Raise `CheckpointUnsupported` for a model that splits one text in several ways; transformers would do that."""
     dropout = getattr(own.model, "dropout", None)
     if dropout:
         raise CheckpointUnsupported(
@@ -105,7 +105,7 @@ def _require_one_split(source: str, own: Tokenizer) -> None:
 
 
 def _require_same(source: str, own: Tokenizer, taken: Tokenizer) -> tuple[str, ...]:
-    """Raises `CheckpointUnsupported` where the bundle's tokenizer differs from the file; returns what it adds."""
+    """Raise `CheckpointUnsupported` where the bundle's tokenizer differs from the file; return what it adds."""
     before, after = own.get_added_tokens_decoder(), taken.get_added_tokens_decoder()
     added = [token.content for index, token in after.items() if index not in before]
     texts = [*PROBE_TEXTS, *with_added_tokens(before.values())]
@@ -126,7 +126,9 @@ def _require_same(source: str, own: Tokenizer, taken: Tokenizer) -> tuple[str, .
 
 
 def _contradictions(config: Mapping[str, Any], fast: Any, taken: Tokenizer) -> Iterator[str]:
-    """transformers drops the flags where there is a tokenizer.json; a checkpoint that says both is worth a line."""
+    """Return transformers drops the flags where there is a tokenizer.json; a checkpoint that says both is worth
+    a line.
+    """
     tokens = taken.encode("a").tokens
     for name, token, place in (("bos", fast.bos_token, 0), ("eos", fast.eos_token, -1)):
         flag, adds = config.get(f"add_{name}_token"), len(tokens) > 1 and tokens[place] == token
@@ -153,7 +155,7 @@ def _converted(
 
 
 def _built_by_class(source: str, directory: Path, trust_remote_code: bool) -> Any:
-    """What the class that the checkpoint names makes of its vocabulary; only a class can say how text is cut."""
+    """Return what the class that the checkpoint names makes of its vocabulary; only a class can say how text is cut."""
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=trust_remote_code, local_files_only=True
@@ -168,7 +170,7 @@ def _built_by_class(source: str, directory: Path, trust_remote_code: bool) -> An
 
 
 def _stated_tokens(source: str, directory: Path, config: Mapping[str, Any]) -> dict[str, str | None]:
-    """The named tokens of a directory's files; None for one that is set to null.
+    """Return the named tokens of a directory's files; None for one that is set to null.
 
     As transformers reads them: special_tokens_map.json, which older releases wrote, goes before tokenizer_config.json,
     unless this lists its added tokens, which newer releases do.
@@ -191,7 +193,7 @@ def _stated_tokens(source: str, directory: Path, config: Mapping[str, Any]) -> d
 
 
 def _class_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, str]:
-    """The tokens that the class of the config names where no file does, as far as the vocabulary has them."""
+    """Return the tokens that the class of the config names where no file does, as far as the vocabulary has them."""
     named = config.get("tokenizer_class")
     found = tokenizer_class_from_name(named) if isinstance(named, str) else None
     if found is None:
@@ -211,7 +213,7 @@ def _class_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, 
 def _with_flags(
     source: str, tokenizer: Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]
 ) -> Tokenizer:
-    """Adds the tokens before and after a text that a config without tokenizer.json asks for, as transformers does."""
+    """Add the tokens before and after a text that a config without tokenizer.json asks for, as transformers does."""
     flags = {key: config[key] for key in ("add_bos_token", "add_eos_token") if config.get(key) is not None}
     for key, flag in flags.items():
         token = key.removeprefix("add_")

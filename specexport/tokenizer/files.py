@@ -17,7 +17,7 @@ CONFIG_FILE = "tokenizer_config.json"
 def save_tokenizer(
     tokenizer: Tokenizer, directory: Path, *, chat_template: str | None, **named_tokens: str | None
 ) -> None:
-    """Writes tokenizer.json, tokenizer_config.json and, where there is one, the chat template.
+    """Write tokenizer.json, tokenizer_config.json and, where there is one, the chat template.
 
     `named_tokens`: `bos_token`, `eos_token` and the like. Truncation and padding belong to batches of training data; a
     bundle's tokenizer has neither.
@@ -39,7 +39,7 @@ def save_tokenizer(
 
 
 def describe_tokenizer(root: Path, directory: str) -> TokenizerSpec:
-    """The tokenizer in `root/directory`, with paths relative to `root`."""
+    """Return the tokenizer in `root/directory`, with paths relative to `root`."""
     place = root / directory
     config: dict[str, Any] = json.loads((place / CONFIG_FILE).read_text(encoding="utf-8"))
     stated = {name: token_text(value) for name, value in config.items() if name.endswith("_token")}
@@ -56,7 +56,7 @@ def describe_tokenizer(root: Path, directory: str) -> TokenizerSpec:
 
 
 def token_text(stated: Any) -> str | None:
-    """The text of a token stored as text, or as an object with its text under `content`; None for anything else, as
-    flags (`add_bos_token`) are."""
+    """Return the text of a token stored as text, or as an object with its text under `content`; None for anything else,
+    as flags (`add_bos_token`) are."""
     text = stated.get("content") if isinstance(stated, dict) else stated
     return text if isinstance(text, str) else None

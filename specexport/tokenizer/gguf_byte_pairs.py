@@ -9,7 +9,7 @@ from specruntime.manifest.messages import nearest
 
 
 def byte_pair_tokenizer(vocabulary: GgufVocabulary) -> BuiltTokenizer:
-    """Raises `CheckpointUnsupported` for a rule or merges that cannot be carried out."""
+    """Raise `CheckpointUnsupported` for a rule or merges that cannot be carried out."""
     source, merges = vocabulary.source, vocabulary.merges
     rule, notes = _rule(vocabulary)
     if merges is None:

@@ -36,7 +36,7 @@ def isolate(pattern: str) -> PreTokenizer:
 
 
 def pre_tokenizer(rule: SplitRule) -> PreTokenizer:
-    """The rule in tokenizers' own parts, ending in the alphabet of bytes."""
+    """Return the rule in tokenizers' own parts, ending in the alphabet of bytes."""
     parts = [isolate(step) if isinstance(step, str) else step() for step in rule.steps]
     if _GPT2 not in rule.steps:
         parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
@@ -44,7 +44,7 @@ def pre_tokenizer(rule: SplitRule) -> PreTokenizer:
 
 
 def _code_points(ranges: str) -> str:
-    """The inside of a character class, from hexadecimal code points and ranges of them."""
+    """Return the inside of a character class, from hexadecimal code points and ranges of them."""
     return re.sub(r"[0-9A-F]+", lambda found: rf"\x{{{found[0]}}}", ranges).replace(" ", "")
 
 
@@ -65,12 +65,14 @@ _LATIN_AFTER_SYMBOL = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
 
 
 def _words(numbers: str, spaces: str = _SPACES, symbols: str = _SYMBOLS) -> str:
-    """The family that cl100k began: contractions, words with one character before them, numbers, symbols, spaces."""
+    """Return the family that cl100k began: contractions, words with one character before them, numbers, symbols,
+    spaces.
+    """
     return rf"{_CONTRACTIONS}|{_BEFORE_WORD}\p{{L}}+|{numbers}|{symbols}|{spaces}"
 
 
 def _cased(numbers: str, contractions: str) -> str:
-    """The family that o200k began: words end where a capital follows a small letter."""
+    """Return the family that o200k began: words end where a capital follows a small letter."""
     return (
         rf"{_BEFORE_WORD}{_UPPER}*{_LOWER}+{contractions}|{_BEFORE_WORD}{_UPPER}+{_LOWER}*{contractions}|{numbers}"
         rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"

@@ -22,7 +22,7 @@ _BUILDERS: dict[str, Callable[[GgufVocabulary], BuiltTokenizer]] = {
 
 
 def write_gguf_tokenizer(source: str, path: Path, destination: Path) -> tuple[str, ...]:
-    """Writes the tokenizer of the GGUF file at `path` to the directory `destination`; nothing where it has none.
+    """Write the tokenizer of the GGUF file at `path` to the directory `destination`; nothing where it has none.
 
     Returns what the build should say of it. Raises `CheckpointUnsupported` naming what it cannot carry out.
     """
@@ -71,7 +71,7 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: GgufVocabulary) -> None:
 
 
 def _add_ends(built: BuiltTokenizer, vocabulary: GgufVocabulary) -> None:
-    """The tokens before and after a text, as the flags say or llama.cpp assumes."""
+    """Set the tokens before and after a text, as the flags say or llama.cpp assumes."""
     before = _end(vocabulary, "bos", vocabulary.add_bos, built.add_bos, vocabulary.bos)
     after = _end(vocabulary, "eos", vocabulary.add_eos, built.add_eos, vocabulary.eos)
     ends = [end for end in (before, after) if end is not None]

@@ -114,11 +114,11 @@ class GgufVocabulary:
     chat_template: str | None
 
     def text_of(self, index: int | None) -> str | None:
-        """The token of an id."""
+        """Return the token of an id."""
         return None if index is None else self.tokens[index]
 
     def of_type(self, *types: TokenType) -> list[str]:
-        """The tokens of these types, by id."""
+        """Return the tokens of these types, by id."""
         return [token for token, kind in zip(self.tokens, self.types, strict=True) if kind in types]
 
 
@@ -136,7 +136,8 @@ class BuiltTokenizer:
 
 
 def read_vocabulary(source: str, path: Path) -> GgufVocabulary | None:
-    """The file's tokenizer; None where it states none. Raises `CheckpointUnsupported` for what cannot be carried out.
+    """Return the file's tokenizer; None where it states none. Raises `CheckpointUnsupported` for what cannot be carried
+    out.
 
     `source` is what messages call the file.
     """
@@ -184,7 +185,7 @@ def read_vocabulary(source: str, path: Path) -> GgufVocabulary | None:
 
 
 def _fields(source: str, path: Path) -> dict[str, Any]:
-    """The values under `tokenizer.` without that prefix, and the model's name."""
+    """Return the values under `tokenizer.` without that prefix, and the model's name."""
     try:
         found, _ = read_gguf_metadata(str(path), (f"{_PREFIX}ggml.tokens", f"{_PREFIX}ggml.merges"))
     except Exception as error:  # the reader fails in any way on a damaged file, down to struct.error

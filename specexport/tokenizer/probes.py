@@ -45,7 +45,7 @@ def with_added_tokens(added: Iterable[AddedToken]) -> list[str]:
 def first_difference(
     left: Callable[[str], Sequence[int]], right: Callable[[str], Sequence[int]], texts: Iterable[str]
 ) -> str | None:
-    """What the two make of the first text that they split apart, in words; None where they agree on all."""
+    """Return what the two make of the first text that they split apart, in words; None where they agree on all."""
     for text in texts:
         found, expected = list(left(text)), list(right(text))
         if found != expected:

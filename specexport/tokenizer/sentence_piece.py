@@ -29,7 +29,8 @@ _Pieces = Mapping[str, tuple[int, float]]  # id and score by text
 def sentence_piece_tokenizer(
     source: str, directory: Path, config: Mapping[str, Any]
 ) -> tuple[Tokenizer, dict[str, str]]:
-    """The tokenizer of a directory's tokenizer.model, and the tokens that the file names: `bos_token` and the like.
+    """Return the tokenizer of a directory's tokenizer.model, and the tokens that the file names: `bos_token` and the
+    like.
 
     `config`: its tokenizer_config.json. Raises `CheckpointUnsupported` for another kind of file.
     """
@@ -61,7 +62,7 @@ def sentence_piece_tokenizer(
 
 
 def score_pair_tokenizer(vocabulary: GgufVocabulary) -> BuiltTokenizer:
-    """A GGUF vocabulary of `tokenizer.ggml.model: llama`. Raises `CheckpointUnsupported`."""
+    """Return a GGUF vocabulary of `tokenizer.ggml.model: llama`. Raises `CheckpointUnsupported`."""
     source = vocabulary.source
     missing = _BYTES.difference(vocabulary.tokens)
     if missing:
@@ -81,7 +82,7 @@ def score_pair_tokenizer(vocabulary: GgufVocabulary) -> BuiltTokenizer:
 
 
 def unigram_tokenizer(vocabulary: GgufVocabulary) -> BuiltTokenizer:
-    """A GGUF vocabulary of `tokenizer.ggml.model: t5`. Raises `CheckpointUnsupported`."""
+    """Return a GGUF vocabulary of `tokenizer.ggml.model: t5`. Raises `CheckpointUnsupported`."""
     if bytes_ := vocabulary.of_type(TokenType.BYTE):
         raise CheckpointUnsupported(
             f"{vocabulary.source}: a t5 vocabulary with tokens for bytes (such as {bytes_[0]}), which SentencePiece "
@@ -94,7 +95,7 @@ def unigram_tokenizer(vocabulary: GgufVocabulary) -> BuiltTokenizer:
 
 
 def _proto(vocabulary: GgufVocabulary, kind: int, *, add_prefix: bool) -> Any:
-    """The SentencePiece message that says the same; tokens found before the text is split take no part in it."""
+    """Return the SentencePiece message that says the same; tokens found before the text is split take no part in it."""
     if vocabulary.scores is None:
         raise CheckpointUnsupported(
             f"{vocabulary.source}: a {vocabulary.model} vocabulary without tokenizer.ggml.scores, expected a score for "

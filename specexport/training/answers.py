@@ -34,13 +34,13 @@ class Dialogue:
 
 
 def is_held_out(prompt_ids: Sequence[int]) -> bool:
-    """True for about 1 prompt in 40."""
+    """Return True for about 1 prompt in 40."""
     digest = hashlib.sha256(json.dumps(list(prompt_ids)).encode()).digest()
     return int.from_bytes(digest[:8], "big") % 1000 < HELD_OUT_PER_MILLE
 
 
 def read_dialogues(path: Path) -> Iterator[Dialogue]:
-    """What `append_dialogues` wrote; a last line that was cut short by an interruption is dropped from the file.
+    """Yield what `append_dialogues` wrote; a last line that was cut short by an interruption is dropped from the file.
 
     Raises `TrainingRefused` for any other line that is not a dialogue.
     """
@@ -108,7 +108,7 @@ def answer_prompts(
     slots: int = 96,
     progress: Callable[[AnswerProgress], None] = lambda progress: None,
 ) -> list[Dialogue]:
-    """The dialogues of `prompts` in `path`, which gets those it lacks. Held-out prompts are answered greedily.
+    """Return the dialogues of `prompts` in `path`, which gets those it lacks. Held-out prompts are answered greedily.
 
     Each answer is as if all had been given now: one that is longer than `answer_tokens` is cut, a prompt whose answer a
     smaller limit had cut is answered again, and its last answer counts. `progress` is called after each step.

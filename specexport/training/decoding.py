@@ -96,7 +96,7 @@ class SlotDecoder:
                 self._slots[slot] = _Running(request, self._prefill(slot, request), [])
 
     def _prefill(self, slot: int, request: Request) -> int:
-        """Fills a slot's rows with the prompt but its last id, and returns that one."""
+        """Fill a slot's rows with the prompt but its last id, and return that one."""
         *context, last = request.prompt_ids
         if context:
             rows = DynamicCache()
@@ -150,7 +150,7 @@ class _Running:
 
 
 def require_decodable(config: PretrainedConfig, *, trust_remote_code: bool = False) -> str | None:
-    """Raises `TrainingRefused` for a model of `config` whose attention `SlotDecoder` does not compute.
+    """Raise `TrainingRefused` for a model of `config` whose attention `SlotDecoder` does not compute.
 
     Its layers are made without weights and called once, so that no architecture is spelled out here. -> why they could
     not be called; None where they were. Raises `CheckpointUnsupported` where none can be made.
@@ -187,7 +187,7 @@ class _SlotCache(Cache):
             self._values[index][slot, :, : keys.shape[2]] = values[0]
 
     def point(self, rows: Tensor, positions: Tensor) -> None:
-        """The next step is of these slots, at these positions."""
+        """Make the next step one of these slots, at these positions."""
         self._rows, self._positions = rows, positions
 
     def update(
@@ -244,7 +244,7 @@ def _grouped_attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The heads that share a key head stand in the place of queries, so that no key is copied."""
+    """Return the heads that share a key head stand in the place of queries, so that no key is copied."""
     for name, meaning in _NOT_COMPUTED.items():
         if options.get(name) is not None:
             raise TrainingRefused(

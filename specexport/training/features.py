@@ -48,7 +48,7 @@ class Setup:
 
 
 def stored_setup(directory: Path) -> Setup | None:
-    """The setup of the store in `directory`; None if it has no setup file."""
+    """Return the setup of the store in `directory`; None if it has no setup file."""
     path = directory / _SETUP
     if not path.is_file():
         return None
@@ -82,7 +82,7 @@ class FeatureStore:
         self.spans.extend(spans)
 
     def rows(self, name: str) -> Tensor:
-        """A column as a read-only view of the file: [N] int64-able ids, or [N, width] bfloat16."""
+        """Return a column as a read-only view of the file: [N] int64-able ids, or [N, width] bfloat16."""
         path, width = self._path(name), self._widths[name]
         if name == "ids":
             return torch.from_numpy(np.memmap(path, dtype=np.int32, mode="c"))
@@ -90,7 +90,7 @@ class FeatureStore:
         return torch.from_numpy(bits).view(torch.bfloat16)
 
     def find(self, dialogues: Sequence[Dialogue]) -> list[Span | None]:
-        """The rows of each dialogue, by its ids; None where they are not there."""
+        """Return the rows of each dialogue, by its ids; None where they are not there."""
         ids = self.rows("ids").numpy() if self.spans else np.empty(0, np.int32)
         known = {
             (span.answer_start, ids[span.start : span.start + span.length].tobytes()): span
@@ -130,7 +130,7 @@ def add_features(
     tokens_per_batch: int = 4096,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> list[Span]:
-    """Runs the target, in the precision it is in, on the dialogues that the store lacks; -> the rows of each dialogue.
+    """Run the target, in the precision it is in, on the dialogues that the store lacks; -> the rows of each dialogue.
 
     The store may hold others as well, of earlier prompts.
     Padding is on the right, where causal attention keeps it out of every real row.
@@ -146,7 +146,7 @@ def add_features(
 
 
 def _last_layer(model: PreTrainedModel) -> nn.Module:
-    """The layer whose output no layer takes: transformers' own last hidden state is behind the final norm."""
+    """Return the layer whose output no layer takes: transformers' own last hidden state is behind the final norm."""
     stream = find_residual_stream(model)
     if isinstance(stream, str):
         raise TrainingRefused(f"found a draft that reads what leaves the target's last layer, and {stream}")
@@ -189,7 +189,7 @@ def _first(output: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 
 def _decoder(model: PreTrainedModel) -> nn.Module:
-    """The model without its LM head, whose last hidden state is the normed one."""
+    """Return the model without its LM head, whose last hidden state is the normed one."""
     return model.get_decoder()  # type: ignore[no-any-return]
 
 

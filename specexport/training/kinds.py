@@ -60,7 +60,7 @@ Started = MedusaHeads | Eagle3Draft | PrunedForCausalLM
 
 
 def require_trainable(kind: Kind, config: PretrainedConfig, shape: Shape) -> None:
-    """Raises `TrainingRefused` where no new draft of `shape` can be made for a target of `config`.
+    """Raise `TrainingRefused` where no new draft of `shape` can be made for a target of `config`.
 
     For what the config alone decides, before the target's weights are read.
     """
@@ -71,7 +71,7 @@ def require_trainable(kind: Kind, config: PretrainedConfig, shape: Shape) -> Non
 
 
 def load_start(kind: Kind, target: DraftTarget, shape: Shape, start: Path | None) -> Started | None:
-    """The draft in `start`; None: a new one is trained.
+    """Return the draft in `start`; None: a new one is trained.
 
     Raises `TrainingRefused` where `shape` does not fit it or the target, and what loading raises.
     """
@@ -122,7 +122,7 @@ def new_training(
     started: Started | None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Training:
-    """A new draft of `shape` that says `ids`, or `started`, trained further.
+    """Return a new draft of `shape` that says `ids`, or `started`, trained further.
 
     `started` says `ids` as well where `shape` asks for a vocabulary, and else what it said before. `say` gets what of
     the target a new draft cannot begin as.
@@ -156,7 +156,7 @@ def new_training(
 
 
 def default_layers(layers: int) -> tuple[int, ...]:
-    """The first two and the last: what reads the text and what writes it."""
+    """Return the first two and the last: what reads the text and what writes it."""
     if layers < 3:
         raise TrainingRefused(
             f"--kind model: found a target of {layers} layers, expected at least 3 to prune; give --layers"

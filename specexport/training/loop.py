@@ -127,7 +127,7 @@ def train(
 
 
 def evaluate(task: Task, store: FeatureStore, spans: Sequence[Span]) -> list[float]:
-    """The share of chains accepted up to each drafted token, on the answers of `spans`."""
+    """Return the share of chains accepted up to each drafted token, on the answers of `spans`."""
     total = Progress()
     task.eval()
     task.begin(1.0)
@@ -150,7 +150,9 @@ def common_prefix(store: FeatureStore, spans: Sequence[Span]) -> int:
 
 
 def _batches(spans: Sequence[Span], plan: TrainingPlan, progress: Progress) -> Iterator[list[Span]]:
-    """The batches that are left of the run. `progress` says where they begin, and what epoch the next one is of."""
+    """Yield the batches that are left of the run. `progress` says where they begin, and what epoch the next one
+    is of.
+    """
     while progress.epoch < plan.epochs:
         batches = plan_epoch(spans, plan.tokens_per_step, plan.seed, progress.epoch)
         yield from batches[progress.batch :]
@@ -163,7 +165,7 @@ def _share_done(progress: Progress, plan: TrainingPlan, steps: int) -> float:
 
 
 def _pace(step: int, done: float) -> float:
-    """The learning-rate factor: a linear warm-up, then a cosine decay to nearly 0."""
+    """Return the learning-rate factor: a linear warm-up, then a cosine decay to nearly 0."""
     return min(1.0, (step + 1) / _WARM_UP_STEPS) * (
         0.02 + 0.98 * (1 + math.cos(math.pi * min(done, 1.0))) / 2
     )

@@ -72,7 +72,7 @@ class Task(nn.Module):
     """A draft and its objective: what the loop trains. Called with a batch, it gives the outcome."""
 
     def begin(self, done: float) -> None:
-        """Called before each step with the share of the run that is done, 0 to 1."""
+        """Adapt to the run, before each step, with the share of the run that is done, 0 to 1."""
 
     def forward(self, batch: TrainingBatch) -> BatchLoss:
         raise NotImplementedError

@@ -118,7 +118,7 @@ class Reports:
 
 
 def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
-    """Writes the draft to `order.out`; -> by drafted token, the held-out share of chains accepted up to it.
+    """Write the draft to `order.out`; -> by drafted token, the held-out share of chains accepted up to it.
 
     What an interrupted run has done is not done again. Raises `TrainingRefused`, or what loading a checkpoint raises.
     """
@@ -158,7 +158,7 @@ def train_draft(recipe: Recipe, order: Order, reports: Reports) -> list[float]:
 
 
 def _require_trainable(recipe: Recipe, order: Order, text: _Text, reports: Reports) -> None:
-    """Raises `TrainingRefused` for what the target's config and tokenizer decide, before its weights are read."""
+    """Raise `TrainingRefused` for what the target's config and tokenizer decide, before its weights are read."""
     config = known_config(recipe.target)
     if config is None:
         return
@@ -263,7 +263,7 @@ def _longest_prompt(config: PretrainedConfig, order: Order) -> int:
 
 
 def _claim_answers(work: Path, target: str) -> None:
-    """Raises `TrainingRefused` where the answers in `work` are another target's; `target` is its source digest."""
+    """Raise `TrainingRefused` where the answers in `work` are another target's; `target` is its source digest."""
     path = work / _TARGET
     if not path.is_file():
         path.write_text(target)

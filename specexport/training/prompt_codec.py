@@ -27,12 +27,12 @@ class PromptCodec:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "PromptCodec":
-        """Raises `TrainingRefused` for a checkpoint without a tokenizer."""
+        """Raise `TrainingRefused` for a checkpoint without a tokenizer."""
         return cls.open(checkpoint.name, checkpoint.tokenizer)
 
     @classmethod
     def open(cls, name: str, place: Path | None) -> "PromptCodec":
-        """The tokenizer in the directory `place`, of the checkpoint `name`. Raises as `of`."""
+        """Return the tokenizer in the directory `place`, of the checkpoint `name`. Raises as `of`."""
         if place is None:
             raise TrainingRefused(f"{name}: has no tokenizer, expected one to read prompts with")
         spec = describe_tokenizer(place.parent, place.name)

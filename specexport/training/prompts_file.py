@@ -34,7 +34,7 @@ def read_prompts(path: Path, option: str = "--prompts") -> list[str]:
 
 
 def _lines(path: Path, option: str) -> list[tuple[str, str]]:
-    """The lines that hold something, each with its place as messages name it."""
+    """Return the lines that hold something, each with its place as messages name it."""
     try:
         lines = read_lines(path)
     except ValueError as error:
@@ -48,7 +48,9 @@ def _lines(path: Path, option: str) -> list[tuple[str, str]]:
 
 
 def read_training_text(path: Path, option: str = "--prompts") -> tuple[list[str], list[Conversation]]:
-    """The prompts of a file, and its conversations, each once and in the file's order. Raises as `read_prompts`."""
+    """Return the prompts of a file, and its conversations, each once and in the file's order. Raises as
+    `read_prompts`.
+    """
     prompts: dict[str, None] = {}
     conversations: dict[str, Conversation] = {}
     for place, line in _lines(path, option):
@@ -82,7 +84,7 @@ class Excluded:
         self._runs = {run for prompt in prompts for run in _runs(_words(prompt))}
 
     def __contains__(self, prompt: str) -> bool:
-        """The same words, or `OVERLAP_WORDS` of them in a row; case and punctuation do not count."""
+        """Return the same words, or `OVERLAP_WORDS` of them in a row; case and punctuation do not count."""
         words = _words(prompt)
         return tuple(words) in self._whole or any(run in self._runs for run in _runs(words))
 
@@ -96,7 +98,7 @@ def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _parse(place: str, line: str, *, answered: bool) -> str | Conversation:
-    """The prompt of a line, or with `answered` its conversation."""
+    """Return the prompt of a line, or with `answered` its conversation."""
     try:
         found = json.loads(line)
         if answered and "messages" in found:

@@ -29,7 +29,7 @@ _NOISE = 1e-4  # of the largest logit: sums in another order; scales and caps of
 
 
 def require_plain_logits(model: PreTrainedModel) -> None:
-    """Raises `TrainingRefused` for a `model` that scales or caps what its LM head says."""
+    """Raise `TrainingRefused` for a `model` that scales or caps what its LM head says."""
     ids = torch.arange(1, _PROBED_TOKENS + 1)[None]
     with torch.inference_mode():
         hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state

@@ -31,7 +31,7 @@ def new_eagle3(
     ids: Tensor,
     say: Callable[[str], None] = lambda text: None,
 ) -> Eagle3Draft:
-    """An EAGLE-3 draft of one layer for `target`, with the vocabulary `ids` [V] ascending.
+    """Return an EAGLE-3 draft of one layer for `target`, with the vocabulary `ids` [V] ascending.
 
     `say` gets the reason where the layer cannot begin as the target's last.
     """
@@ -56,7 +56,7 @@ def new_eagle3(
 
 
 def change_vocabulary(draft: Eagle3Draft, target: DraftTarget, ids: Tensor) -> None:
-    """Makes `draft` say `ids` [V] ascending: rows of the LM head that it has stay, the others begin as the target's."""
+    """Make `draft` say `ids` [V] ascending: rows of the LM head that it has stay, the others begin as the target's."""
     rows = target.head.weight.detach()[ids].to(draft.lm_head.weight.dtype)
     places = draft.t2d.long().cumsum(dim=0) - 1  # [target vocabulary] a draft id, where there is one
     known = draft.t2d[ids]
@@ -69,7 +69,9 @@ def change_vocabulary(draft: Eagle3Draft, target: DraftTarget, ids: Tensor) -> N
 
 
 def draft_layer(model: PreTrainedModel, target: DraftTarget) -> LlamaConfig:
-    """A Llama layer of the target's sizes. All heads have keys of their own: embeddings pass through the values."""
+    """Return a Llama layer of the target's sizes. All heads have keys of their own: embeddings pass through the
+    values.
+    """
     config = model.config
     heads = int(config.num_attention_heads)
     # A Llama layer turns whole heads, whatever part of one the target turns.
@@ -90,7 +92,8 @@ def draft_layer(model: PreTrainedModel, target: DraftTarget) -> LlamaConfig:
 
 
 def _rope_parameters(config: PretrainedConfig) -> dict[str, Any]:
-    """The rotary table of the target's last layer, whose queries and keys the draft's begin as; {} where it has none.
+    """Return the rotary table of the target's last layer, whose queries and keys the draft's begin as; {} where it has
+    none.
 
     Some models keep a table for each type of layer.
     """
@@ -102,7 +105,7 @@ def _rope_parameters(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _activation(config: PretrainedConfig) -> str:
-    """The name of the MLP's activation where it has one; else Llama's own."""
+    """Return the name of the MLP's activation where it has one; else Llama's own."""
     stated = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", None)
     return stated if isinstance(stated, str) and stated in ACT2FN else "silu"
 
@@ -142,7 +145,7 @@ class _LayerParts:
 
 
 def _layer_parts(model: PreTrainedModel) -> _LayerParts | None:
-    """The parts of the last layer, found by running it on a few tokens; None where it has other names."""
+    """Return the parts of the last layer, found by running it on a few tokens; None where it has other names."""
     layers = getattr(model.get_decoder(), "layers", None)
     layer = layers[-1] if isinstance(layers, nn.ModuleList) else None
     attention, mlp = getattr(layer, "self_attn", None), getattr(layer, "mlp", None)
@@ -201,7 +204,7 @@ def _same(made: Tensor, given: Tensor) -> bool:
 
 
 def _take_layer(draft: Eagle3Draft, model: PreTrainedModel, say: Callable[[str], None]) -> None:
-    """What the target's last layer has under the usual names; the rest begins at random, its norms at 1."""
+    """Copy what the target's last layer has under the usual names; the rest begins at random, its norms at 1."""
     joined, parts = draft.midlayer, _layer_parts(model)
     copy_norm(getattr(model.get_decoder(), "norm", None), draft.norm)
     if parts is None:
@@ -228,7 +231,9 @@ def _take_layer(draft: Eagle3Draft, model: PreTrainedModel, say: Callable[[str],
 
 
 def _take_projections(draft: Eagle3Draft, parts: _LayerParts, names: Sequence[str]) -> None:
-    """The named of queries, keys and values, of the hidden half; the embedding's half begins at random, as wide."""
+    """Copy the named of queries, keys and values, of the hidden half; the embedding's half begins at random, as
+    wide.
+    """
     joined, attention = draft.midlayer, parts.attention
     size, width = draft.config.hidden_size, joined.self_attn.head_dim
     for name in names:
@@ -264,7 +269,7 @@ def norm_factors(norm: nn.Module) -> Tensor | None:
 
 
 def copy_norm(source: nn.Module | None, ours: nn.Module) -> None:
-    """Takes what an RMS norm of our size multiplies with; no other norm."""
+    """Take what an RMS norm of our size multiplies with; no other norm."""
     weight = ours.weight
     assert isinstance(weight, Tensor)
     if source is not None and (taken := norm_factors(source)) is not None and taken.shape == weight.shape:
@@ -272,7 +277,7 @@ def copy_norm(source: nn.Module | None, ours: nn.Module) -> None:
 
 
 def copy_weight(source: nn.Module | None, ours: nn.Module) -> None:
-    """Takes the source's weight where there is one of our shape."""
+    """Take the source's weight where there is one of our shape."""
     found, weight = getattr(source, "weight", None), ours.weight
     assert isinstance(weight, Tensor)
     if isinstance(found, Tensor) and found.shape == weight.shape:
@@ -282,7 +287,7 @@ def copy_weight(source: nn.Module | None, ours: nn.Module) -> None:
 def new_small_model(
     model: PreTrainedModel, target: DraftTarget, layers: tuple[int, ...], ids: Tensor
 ) -> PrunedForCausalLM:
-    """The target with `layers` only, scoring `ids` [V] ascending. Raises as `require_layers`."""
+    """Return the target with `layers` only, scoring `ids` [V] ascending. Raises as `require_layers`."""
     require_layers(model.config, layers)
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = len(layers)
@@ -296,7 +301,7 @@ def new_small_model(
 
 
 def require_layers(config: PretrainedConfig, layers: tuple[int, ...]) -> None:
-    """Raises `TrainingRefused` for layers that the target has not, and for a target that is not a Llama model, whose
+    """Raise `TrainingRefused` for layers that the target has not, and for a target that is not a Llama model, whose
     layers a Llama draft cannot take over."""
     if config.model_type != "llama":
         raise TrainingRefused(

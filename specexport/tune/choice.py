@@ -20,14 +20,14 @@ _LONGEST_LINE = 1 << 20  # a value stays on its line
 
 
 def stated_draft(path: Path) -> dict[str, Any]:
-    """The recipe's `draft` as the file states it. Raises `RecipeError` for a file that is not a recipe."""
+    """Return the recipe's `draft` as the file states it. Raises `RecipeError` for a file that is not a recipe."""
     load_recipe(path)
     found: dict[str, Any] = json.loads(read_yaml(path))["draft"]
     return found
 
 
 def write_draft(path: Path, draft: Draft) -> None:
-    """Replaces what changes of `draft`; `verify_widths` goes where it no longer fits, as it follows from the draft.
+    """Replace what changes of `draft`; `verify_widths` goes where it no longer fits, as it follows from the draft.
 
     Raises `RecipeError` when the result is not a recipe (the file then stays unchanged), and `OSError`.
     """
@@ -50,7 +50,7 @@ def write_draft(path: Path, draft: Draft) -> None:
 
 
 def _problem(staged: Path, draft: Draft) -> str | None:
-    """What is wrong with the staged file; None when it is a recipe with this draft."""
+    """Return what is wrong with the staged file; None when it is a recipe with this draft."""
     try:
         found = stated_draft(staged)
     except RecipeError as error:
@@ -59,7 +59,9 @@ def _problem(staged: Path, draft: Draft) -> str | None:
 
 
 def _replaced(text: str, before: Draft, after: Draft) -> str:
-    """The text with the draft's changed keys: line by line in a block, the whole value of a draft on one line."""
+    """Return the text with the draft's changed keys: line by line in a block, the whole value of a draft on one
+    line.
+    """
     lines = text.splitlines(keepends=True)
     start, stop = _span(lines, "draft", indent="")
     block = lines[start:stop]
@@ -84,7 +86,7 @@ def _replaced(text: str, before: Draft, after: Draft) -> str:
 
 
 def _span(lines: list[str], key: str, indent: str) -> tuple[int, int]:
-    """The lines of a key at this indentation: its own, and those deeper than it."""
+    """Return the lines of a key at this indentation: its own, and those deeper than it."""
     start = next(
         number
         for number, line in enumerate(lines)
@@ -127,7 +129,7 @@ _DECIMALS = 4
 
 
 def require_same_target(bundles: Iterable[Path], recipe: Path) -> None:
-    """Raises `RecipeError` where a bundle is of another target than the recipe: its draft would not fit there.
+    """Raise `RecipeError` where a bundle is of another target than the recipe: its draft would not fit there.
 
     A bundle without a recipe of its own is not compared.
     """
@@ -142,7 +144,7 @@ def require_same_target(bundles: Iterable[Path], recipe: Path) -> None:
 
 
 def write_choice(report: TuneReport, recipe: Path) -> dict[str, Any]:
-    """Writes the best kind, length or tree into the recipe file; the draft that it has now.
+    """Write the best kind, length or tree into the recipe file; the draft that it has now.
 
     A recipe of another draft, by kind or source, gets that of the best bundle's own recipe. Raises `RecipeError`, also
     for a recipe of another target.
@@ -200,7 +202,7 @@ def _as_built(bundle: Path, draft: Mapping[str, Any], keys: tuple[str, ...]) -> 
 
 
 def _source(recipe: Path) -> tuple[str, object]:
-    """What drafts by a recipe, local paths in full."""
+    """Return what drafts by a recipe, local paths in full."""
     draft = load_recipe(recipe).draft
     return draft.kind, getattr(draft, "source", None)
 

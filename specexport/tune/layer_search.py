@@ -49,7 +49,7 @@ def search_layers(
     verify_ratio: float = 1.0,
     advance: Advance = lambda step: None,
 ) -> LayerChoice:
-    """The choice of highest predicted speed among those met within `minutes`, one sweep at least.
+    """Return the choice of highest predicted speed among those met within `minutes`, one sweep at least.
 
     `verify_ratio`: time of a window that judges drafts over that of a plain step. Raises `CheckpointUnsupported` for a
     model whose layers cannot be identified.
@@ -105,7 +105,7 @@ def _agreement(
 
 @contextmanager
 def _only(layers: Sequence[nn.Module], kept: Sequence[int]) -> Iterator[None]:
-    """The other layers hand on what enters them."""
+    """Yield the other layers hand on what enters them."""
     skipped = [layer for number, layer in enumerate(layers) if number not in set(kept)]
     before = [layer.forward for layer in skipped]
 
@@ -122,7 +122,7 @@ def _only(layers: Sequence[nn.Module], kept: Sequence[int]) -> Iterator[None]:
 
 
 def _step_share(model: PreTrainedModel, layers: Sequence[nn.Module], kept: int) -> float:
-    """A step of `kept` layers over one of all: its time goes into reading their weights and the LM head's."""
+    """Return a step of `kept` layers over one of all: its time goes into reading their weights and the LM head's."""
     head = model.get_output_embeddings()
     assert head is not None, "a checkpoint without an LM head is refused when it is loaded"
     layer = sum(p.numel() for module in layers for p in module.parameters()) / len(layers)

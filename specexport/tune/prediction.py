@@ -60,7 +60,7 @@ def _chain_gain(rates: Rates, size: int) -> float:
 
 
 def predict_tree(probe: Probe, verify_ms: Mapping[int, float], depth: int) -> TimedTree | None:
-    """The tree of highest predicted speed for these rates and times; None where nothing was ever accepted.
+    """Return the tree of highest predicted speed for these rates and times; None where nothing was ever accepted.
 
     Drafting is taken to cost as much for each level as it did for the whole of `depth` levels.
     """

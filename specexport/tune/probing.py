@@ -134,7 +134,7 @@ class Probe:
 
 
 def turns(sizes: Sequence[int]) -> tuple[int, ...]:
-    """The order in which sizes are asked for: the largest every other round, as it tells most of acceptance."""
+    """Return the order in which sizes are asked for: the largest every other round, as it tells most of acceptance."""
     largest = max(sizes)
     return tuple(asked for size in (0, *(s for s in sizes if s != largest)) for asked in (size, largest))
 

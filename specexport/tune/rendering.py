@@ -26,12 +26,14 @@ def render_tuning(report: TuneReport) -> str:
 
 
 def verdict(report: TuneReport) -> str:
-    """What to use, or that speculation does not pay; and what --write puts into a recipe beyond what was measured."""
+    """Return what to use, or that speculation does not pay; and what --write puts into a recipe beyond what was
+    measured.
+    """
     return " ".join((_measured(report), *_promised(report)))
 
 
 def _promised(report: TuneReport) -> Iterator[str]:
-    """A draft that no bundle has yet."""
+    """Yield a draft that no bundle has yet."""
     build = "--write puts it into a recipe, build that to measure it."
     if (layers := report.promised_layers) is not None:
         yield (

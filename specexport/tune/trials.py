@@ -77,7 +77,7 @@ def try_sizes(
 
 
 def described(size: int) -> str:
-    """A way to decode in words."""
+    """Return a way to decode in words."""
     return {0: "plain", ADAPTIVE: "dynamic length"}.get(size, f"{size} drafted")
 
 

@@ -154,7 +154,7 @@ class TuneReport:
 
 
 def tune(plan: TunePlan, advance: Advance = lambda step: None) -> TuneReport:
-    """Raises what opening and decoding raise, and `InvalidArgument` for a bundle that never drafts.
+    """Raise what opening and decoding raise, and `InvalidArgument` for a bundle that never drafts.
 
     Raises `Interrupted` with the report of what was found where Ctrl-C came after the first probe.
     """
@@ -192,7 +192,7 @@ def _require_drafts(path: Path, manifest: Manifest) -> None:
 
 
 def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Advance) -> Finding:
-    """Raises `Interrupted` with the finding as far as it got, once it is predicted."""
+    """Raise `Interrupted` with the finding as far as it got, once it is predicted."""
     draft, target = bundle.manifest.draft, bundle.manifest.target
     prompts = encode_prompts(bundle, plan.prompts, plan.max_new_tokens)
     params = replace(plan.params, max_tokens=plan.max_new_tokens)
@@ -238,7 +238,7 @@ def _tune_bundle(path: Path, bundle: LoadedBundle, plan: TunePlan, advance: Adva
 def _search(
     path: Path, found: Probe, verify_ms: dict[int, float], plan: TunePlan, advance: Advance
 ) -> "LayerChoice":
-    """The layers of the bundle's own checkpoint that draft best for the answers it gave."""
+    """Return the layers of the bundle's own checkpoint that draft best for the answers it gave."""
     advance("loading the checkpoint in PyTorch")
     from specexport.pytorch_reference import PytorchReference
     from specexport.tune.layer_search import search_layers

@@ -11,7 +11,7 @@ _TEXTS = {"header": header, "reference": reference}
 @click.command()
 @click.argument("what", type=click.Choice(sorted(_TEXTS)))
 def main(what: str) -> None:
-    """Writes the C header or its documentation."""
+    """Write the C header or its documentation."""
     click.echo(_TEXTS[what](), nl=False)
 
 

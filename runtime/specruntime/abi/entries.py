@@ -22,7 +22,7 @@ _BAD_TEXT = StatusMeaning(Status.BUNDLE_INVALID, "the bundle's tokenizer or temp
 
 
 def structure_out(name: str, ctype: str, doc: str) -> tuple[Argument, Argument]:
-    """A structure to fill and its size in bytes."""
+    """Return a structure to fill and its size in bytes."""
     length = f"{name}_size"
     return filled(name, ctype, length, doc), value(length, "int64_t", f"sizeof({ctype})")
 

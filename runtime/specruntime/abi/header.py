@@ -40,7 +40,7 @@ _CLOSING = """\
 
 
 def header() -> str:
-    """The text of `specruntime.h`."""
+    """Return the text of `specruntime.h`."""
     parts = [
         _OPENING,
         f"#define SPX_ABI_VERSION {ABI_VERSION}\n",
@@ -57,7 +57,7 @@ def header() -> str:
 
 
 def prototype(entry: Entry) -> str:
-    """The C declaration, broken between arguments where it is long."""
+    """Return the C declaration, broken between arguments where it is long."""
     arguments = [argument.declaration for argument in entry.arguments] or ["void"]
     line = f"{entry.returns} {entry.name}({', '.join(arguments)});"
     if len(line) <= _WIDTH:

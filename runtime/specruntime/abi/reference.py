@@ -54,7 +54,7 @@ What every entry may return, unless its own table says more:
 
 
 def reference() -> str:
-    """The text of `docs/flat-api.md`."""
+    """Return the text of `docs/flat-api.md`."""
     parts = [_OPENING, *_outcome_table(COMMON)]
     for enumeration in ENUMERATIONS:
         parts.extend(_enumeration(enumeration))

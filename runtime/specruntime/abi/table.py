@@ -158,7 +158,7 @@ def result(name: str, ctype: str, doc: str, *, optional: bool = False) -> Argume
 
 
 def text_out(doc: str) -> tuple[Argument, Argument, Argument]:
-    """The three arguments of every entry that gives text."""
+    """Return the three arguments of every entry that gives text."""
     return (
         filled("text", "char", "capacity", doc),
         value("capacity", "int64_t", "bytes that `text` can hold; 0 asks for `needed` alone"),
@@ -167,7 +167,7 @@ def text_out(doc: str) -> tuple[Argument, Argument, Argument]:
 
 
 def ids_out(doc: str) -> tuple[Argument, Argument, Argument]:
-    """The three arguments of every entry that gives token ids which exist before the call."""
+    """Return the three arguments of every entry that gives token ids which exist before the call."""
     return (
         filled("ids", "int64_t", "capacity", doc),
         value("capacity", "int64_t", "ids that `ids` can hold; 0 asks for `count` alone"),

@@ -107,7 +107,7 @@ class Batch:
             lane.vacate(self.sessions[number].length)
 
     def close(self) -> None:
-        """Ends the threads, closes sessions and groups. Idempotent."""
+        """End the threads, closes sessions and groups. Idempotent."""
         if not self._interrupted:
             for thread in self._threads:
                 thread.close()
@@ -150,7 +150,7 @@ class Batch:
         return ended
 
     def _launch(self, ready: deque[int]) -> bool:
-        """Launches what waits and comes first; adds the sessions that can go on. False where none waits."""
+        """Launch what waits and comes first; add the sessions that can go on. False where none waits."""
         for group in self._groups:
             waiting = group.waiting
             # A path of the target that drafts goes before its windows that judge.

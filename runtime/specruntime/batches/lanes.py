@@ -43,7 +43,7 @@ class LaneGroup:
         return [lane for lane in self.lanes if lane.asked is not None]
 
     def launch(self, lanes: "Sequence[Lane]") -> None:
-        """Runs the windows that these lanes wait for. A failure is theirs: `Lane.run` raises it."""
+        """Run the windows that these lanes wait for. A failure is theirs: `Lane.run` raises it."""
         waiting = []
         for lane in lanes:
             assert lane.asked is not None
@@ -111,7 +111,7 @@ class Lane:
         return self._windows[profile]
 
     def run(self, window: Window) -> None:
-        """Waits for a launch with the other lanes; outside a turn it is launched alone, at once."""
+        """Wait for a launch with the other lanes; outside a turn it is launched alone, at once."""
         self._require_usable()
         self.asked = window
         if self.suspend is not None:
@@ -158,11 +158,11 @@ class Lane:
             self._group.leave()
 
     def fail(self, error: BaseException) -> None:
-        """A launch over its caches went wrong."""
+        """Note that a launch over its caches went wrong."""
         self.asked, self._failure, self._logits = None, error, None
 
     def take(self, window: Window, index: int, seconds: float) -> None:
-        """What the launch answered its window with."""
+        """Note what the launch answered its window with."""
         asked, self.asked = self.asked, None
         assert asked is not None
         if self.suspend is not None:
@@ -176,7 +176,7 @@ class Lane:
         self._logits = (window, index, None)
 
     def rescue_logits(self, profile: Profile, size: int) -> None:
-        """Copies what it may still ask for, before a launch without it writes over them."""
+        """Copy what it may still ask for, before a launch without it writes over them."""
         if self._logits is None:
             return
         window, index, saved = self._logits
@@ -227,7 +227,7 @@ def _private_window(spec: GraphSpec, profile: Profile) -> Window:
 
 
 def _private_tensors(spec: GraphSpec, profile: Profile) -> Iterator[tuple[str, NDArray[Any]]]:
-    """What one sequence reads and writes in addition to caches and logits."""
+    """Yield what one sequence reads and writes in addition to caches and logits."""
     apart = (
         {tensor.name for tensor in cached_inputs(spec)}
         | {pair.output for pair in spec.aliases}

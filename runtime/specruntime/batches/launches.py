@@ -31,7 +31,7 @@ class Launch:
 
 
 def cost(size: int, width: int) -> float:
-    """The cost of a launch, in launches of one row."""
+    """Return the cost of a launch, in launches of one row."""
     return 1 + ROW_COST * size * width
 
 
@@ -41,7 +41,7 @@ def rows_written(spec: GraphSpec, width: int) -> int:
 
 
 def plan(spec: GraphSpec, total: int, waiting: Sequence[Waiting], ends: Mapping[int, int]) -> list[Launch]:
-    """The cheapest launches found that serve every waiting window once; `total` sequences have caches.
+    """Return the cheapest launches found that serve every waiting window once; `total` sequences have caches.
 
     `ends` gives, for each sequence whose cache holds anything, the row from which on it is stale: a launch that
     includes one that did not ask writes there, so it must have that much room.

@@ -30,7 +30,7 @@ class _Way:
         self.steps += 1
 
     def faded(self, kept: float, rows: float) -> "_Way":
-        """A part of what is known, for `rows` times as many rows in a step that takes as long."""
+        """Return a part of what is known, for `rows` times as many rows in a step that takes as long."""
         return _Way(kept * rows * self.tokens, kept * self.seconds, self.steps)
 
     @property
@@ -48,7 +48,9 @@ class _Rows:
         self.probing = False
 
     def guess(self, rows: float) -> "_Rows":
-        """What it is for `rows` times as many: the way that was better here is tried first, the other by a probe."""
+        """Return what it is for `rows` times as many: the way that was better here is tried first, the other by a
+        probe.
+        """
         guessed = _Rows()
         guessed.ways = {drafting: way.faded(_PROBED, rows) for drafting, way in self.ways.items()}
         guessed.pause = guessed.backoff = self.backoff
@@ -98,7 +100,7 @@ class Speculation:
         return rows < 2 or self._of(rows).choose()
 
     def learn(self, rows: int, drafting: bool, tokens: int, seconds: float) -> None:
-        """What a step of decoding rows alone committed, and how long it took."""
+        """Note what a step of decoding rows alone committed, and how long it took."""
         if self._up_to is None and rows >= 2:
             self._of(rows).add(drafting, tokens, seconds)
 

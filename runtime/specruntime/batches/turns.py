@@ -18,7 +18,7 @@ class TurnThread:
     """Runs calls that can suspend and resume, one after the other."""
 
     def __init__(self) -> None:
-        """Raises `OutOfMemory` where the process has none for another thread."""
+        """Raise `OutOfMemory` where the process has none for another thread."""
         self.waited = 0.0  # seconds that calls spent suspended
         self._call: Callable[[], None] | None = None
         self._failure: BaseException | None = None
@@ -36,7 +36,7 @@ class TurnThread:
             raise OutOfMemory("no memory for a thread: fill fewer slots, or raise the limits of this process")
 
     def begin(self, call: Callable[[], None]) -> None:
-        """What the next `resume` starts; the call before must have ended."""
+        """Set what the next `resume` starts; the call before must have ended."""
         self._call, self._ended = call, False
 
     def resume(self) -> bool:
@@ -49,14 +49,14 @@ class TurnThread:
         return self._ended
 
     def suspend(self) -> None:
-        """Called by the call itself: returns control to the thread that resumed it, until the next `resume`."""
+        """Return control, from within the call, to the thread that resumed it, until the next `resume`."""
         started = clock.now()
         self._back.release()
         self._go.acquire()
         self.waited += clock.now() - started
 
     def close(self) -> None:
-        """Ends the thread; no call may be under way."""
+        """End the thread; no call may be under way."""
         if self._alive:
             self._alive, self._call = False, None
             self._go.release()

@@ -12,7 +12,7 @@ from specruntime.cli.serve import serve_command
 @click.group(cls=RefusingGroup)
 @click.version_option(package_name="specruntime")
 def main() -> None:
-    """Runs speculative-decoding bundles.
+    """Run speculative-decoding bundles.
 
     Exit code 0 for success, 1 for a refusal in one line on stderr, 2 for usage.
     """

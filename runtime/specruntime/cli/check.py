@@ -32,7 +32,7 @@ trace_option = click.option(
 def check_command(
     bundle: Path, traced: str | None, max_new_tokens: int | None, threads: int | None, as_json: bool
 ) -> None:
-    """Decodes the BUNDLE's check prompts with and without drafts, greedy and sampled, and compares every token."""
+    """Decode the BUNDLE's check prompts with and without drafts, greedy and sampled, and compare every token."""
     with open_bundle(bundle, options=engine_options(threads)) as opened:
         if traced is not None:
             print_traces(opened, traced, max_new_tokens, as_json)
@@ -44,13 +44,13 @@ def check_command(
 
 
 def print_traces(bundle: LoadedBundle, prompt: str, max_new_tokens: int | None, as_json: bool) -> None:
-    """Prints the traced comparisons of one check prompt. Shows, and does not judge: the command ends with 0."""
+    """Print the traced comparisons of one check prompt. Shows, and do not judge: the command ends with 0."""
     traces = trace_prompt(bundle, prompt, max_new_tokens=max_new_tokens)
     click.echo(json.dumps([trace.as_dict() for trace in traces]) if as_json else render_traces(traces))
 
 
 def print_report(report: CheckReport, as_json: bool) -> None:
-    """Prints the report; ends the command with 1 and one line when an answer is not what it should be."""
+    """Print the report; end the command with 1 and one line when an answer is not what it should be."""
     click.echo(json.dumps(report.as_dict()) if as_json else render_check(report))
     failed = [comparison for comparison in report.comparisons if not comparison.passed]
     if failed:

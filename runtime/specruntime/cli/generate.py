@@ -98,7 +98,7 @@ def _require_drafts(opened: LoadedBundle) -> None:
 def _compare(
     opened: LoadedBundle, ids: list[int], params: SamplingParams, codec: TextCodec, drafted: dict[str, Any]
 ) -> dict[str, Any]:
-    """The same answer without drafts."""
+    """Return the same answer without drafts."""
     plain = TimedAnswer(opened.new_session(speculate=False), ids, params, codec)
     tokens = [token for delta in plain for token in delta.tokens]
     return {
@@ -117,7 +117,7 @@ def _render_comparison(comparison: dict[str, Any]) -> str:
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
-    """The prompt's text, from exactly one of the two options. Raises `EmptyPrompt` or `InvalidArgument`."""
+    """Return the prompt's text, from exactly one of the two options. Raises `EmptyPrompt` or `InvalidArgument`."""
     if (prompt is None) == (prompt_file is None):
         raise click.UsageError("Give a prompt with either --prompt or --prompt-file.")
     text = prompt if prompt is not None else _read_file(prompt_file or Path("-"))
@@ -131,7 +131,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
 
 
 def _read_file(path: Path) -> str:
-    """The file's text; the bytes of stdin are UTF-8 whatever the locale says."""
+    """Return the file's text; the bytes of stdin are UTF-8 whatever the locale says."""
     try:
         data = _read_stdin() if str(path) == "-" else path.read_bytes()
         return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
@@ -149,7 +149,7 @@ def _read_stdin() -> bytes:
 
 
 def require_codec(bundle: LoadedBundle) -> TextCodec:
-    """The bundle's tokenizer. Raises `InvalidArgument` where it has none."""
+    """Return the bundle's tokenizer. Raises `InvalidArgument` where it has none."""
     codec = bundle.tokenizer
     if codec is None:
         raise InvalidArgument(
@@ -159,7 +159,7 @@ def require_codec(bundle: LoadedBundle) -> TextCodec:
 
 
 def _stream(answer: TimedAnswer) -> Iterator[Delta]:
-    """Shows each delta's text as it comes."""
+    """Show each delta's text as it comes."""
     for delta in answer:
         click.echo(delta.text, nl=False)
         yield delta

@@ -33,7 +33,7 @@ def memory_options(command: _F) -> _F:
 @json_option
 @memory_options
 def inspect_command(bundle: Path, as_json: bool, memory: bool = False, budget: str | None = None) -> None:
-    """Shows a BUNDLE's models, widths, sizes, step times and parity; checks every file's hash."""
+    """Show a BUNDLE's models, widths, sizes, step times and parity; check every file's hash."""
     if budget is not None and not memory:
         raise click.UsageError("--budget is what --memory is set against: give both.")
     if memory:

@@ -42,7 +42,9 @@ def max_new_tokens_option(default: int | None = DEFAULT_NEW_TOKENS) -> Callable[
 
 
 def law_options(command: _F) -> _F:
-    """The options that `bench` and `tune` share with `generate`. They measure the same answers every time: seed 0."""
+    """Return the options that `bench` and `tune` share with `generate`. They measure the same answers every time: seed
+    0.
+    """
     seed = click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
     return _distribution_options(seed(command))
 
@@ -126,7 +128,7 @@ def sampling_options(command: _F) -> _F:
 def sampling_params(
     *, max_new_tokens: int, logit_bias: tuple[tuple[int, float], ...] = (), **options: Any
 ) -> SamplingParams:
-    """Raises `InvalidArgument` for a value out of range, by the name of its option."""
+    """Raise `InvalidArgument` for a value out of range, by the name of its option."""
     try:
         return SamplingParams(max_tokens=max_new_tokens, logit_bias=dict(logit_bias), **options)
     except InvalidArgument as error:

@@ -12,7 +12,7 @@ from specruntime.errors import SpecError
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path(), help="Where to write it.")
 @click.option("--cc", default="cc", show_default=True, help="The C compiler.")
 def build(output: Path, cc: str) -> None:
-    """Writes libspecruntime and specruntime.h to a directory and prints the library's path."""
+    """Write libspecruntime and specruntime.h to a directory and print the library's path."""
     try:
         click.echo(build_library(output, cc))
     except SpecError as error:

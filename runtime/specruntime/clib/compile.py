@@ -32,7 +32,7 @@ take_over(ffi)
 
 
 def header_path() -> Path:
-    """The C header: next to the package in a wheel, next to the sources in a checkout."""
+    """Return the C header: next to the package in a wheel, next to the sources in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for place in (package / "include", package.parent / "include"):
         if (place / "specruntime.h").is_file():
@@ -41,7 +41,7 @@ def header_path() -> Path:
 
 
 def build_library(into: Path, compiler: str = "cc") -> Path:
-    """Writes the library and its header to the directory `into`; the library's path.
+    """Write the library and its header to the directory `into`; the library's path.
 
     Raises `BackendMissing` without cffi, a compiler or a shared libpython, `InvalidArgument` with the compiler's
     words when it refuses.
@@ -80,7 +80,7 @@ def _embedding() -> Any:
 
 
 def declarations() -> str:
-    """The header as cffi reads it: without the preprocessor's lines."""
+    """Return the header as cffi reads it: without the preprocessor's lines."""
     text = re.sub(r"#ifdef __cplusplus.*?#endif", "", header(), flags=re.DOTALL)
     return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
 

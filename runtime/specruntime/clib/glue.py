@@ -17,7 +17,7 @@ _FARTHEST = 2**47  # bytes: more than an address space has
 
 
 def take_over(ffi: Any) -> None:
-    """Makes every entry that the library exports call its function."""
+    """Make every entry that the library exports call its function."""
     for entry in ENTRIES.values():
         error = Status.INTERNAL if entry.returns == "spx_status" else -1
         ffi.def_extern(name=entry.name, error=int(error))(_called(ffi, entry))
@@ -38,7 +38,7 @@ def _called(ffi: Any, entry: Entry) -> Callable[..., int]:
 
 
 def _memory(ffi: Any, argument: Argument, values: dict[str, Any]) -> NDArray[Any] | None:
-    """The memory that a pointer names, as long as its length argument says; None for NULL.
+    """Return the memory that a pointer names, as long as its length argument says; None for NULL.
 
     A length that no memory has is left to the entry, which refuses it: then the array is empty.
     """

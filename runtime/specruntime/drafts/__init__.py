@@ -42,7 +42,7 @@ KINDS: list[type[DraftSpec]] = [NoneDraft, NgramDraft, ModelDraft, LayerSkipDraf
 
 
 def register(kind: type[DraftSpec]) -> Callable[[], None]:
-    """Adds a kind: manifests may have its section from now on. What is returned takes it out again.
+    """Add a kind: manifests may have its section from now on. What is returned takes it out again.
 
     Raises `InvalidArgument` where another kind has one of its names.
     """
@@ -60,7 +60,7 @@ def register(kind: type[DraftSpec]) -> Callable[[], None]:
 
 
 def find_kind(name: str) -> None:
-    """Registers the kind of that name that an installed distribution offers as an entry point, if one does."""
+    """Register the kind of that name that an installed distribution offers as an entry point, if one does."""
     if any(name in kind.names() for kind in KINDS):
         return
     from importlib.metadata import entry_points  # only here: it takes as long as the rest of the import
@@ -79,7 +79,7 @@ def _renew_schema() -> None:
 def new_draft(
     spec: DraftSpec, context: Context | None, vocab_size: int, *, target: Context | None = None
 ) -> Draft:
-    """The draft that `spec` describes; `context` is a fresh one of its graph, None for drafts without a graph.
+    """Return the draft that `spec` describes; `context` is a fresh one of its graph, None for drafts without a graph.
 
     `vocab_size` is the target's; raises `InvalidArgument` when the draft's graph has another. `target` is the
     session's own context, through which some kinds draft and which none closes.

@@ -201,7 +201,7 @@ class AdaptiveDraft(Draft):
         return NOTHING
 
     def _offer(self, arm: Arm, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> _Offer | None:
-        """The arm's fastest size that pays and can be paid, else its probe if one is due; None: nothing."""
+        """Return the arm's fastest size that pays and can be paid, else its probe if one is due; None: nothing."""
         arm.settle(tokens)
         proposal, limit, cold = None, arm.limit(room), 0.0
         if arm.times is None:
@@ -226,7 +226,7 @@ class AdaptiveDraft(Draft):
         return replace(options[0], probe=True) if options and arm.pause < 0 else None
 
     def _choose(self, offers: Sequence[_Offer]) -> _Offer | None:
-        """The fastest of those that pay; else a probe. None is a plain round, and one is due now and then."""
+        """Return the fastest of those that pay; else a probe. None is a plain round, and one is due now and then."""
         self._rounds += 1
         if self._rounds <= _PLAIN_FIRST or self._rounds - self._plain_round > _PLAIN_EVERY:
             return None
@@ -244,7 +244,7 @@ class AdaptiveDraft(Draft):
         return proposal
 
     def _learn(self, offer: _Offer, verdict: Verdict, proposed: int) -> None:
-        """Acceptance, times and credit from the round that `offer` made.
+        """Update acceptance, times and credit from the round that `offer` made.
 
         Charged are expected times, not the measured ones: a disturbance would have met a plain step as well.
         """
@@ -273,7 +273,7 @@ GUESSED_PLAIN = 0.02  # seconds of a plain step; the first one measured replaces
 
 
 def adaptive_draft(draft: Draft, manifest: Manifest) -> AdaptiveDraft:
-    """Wraps the draft of an adaptive bundle, with prompt lookup in addition where the manifest says so."""
+    """Wrap the draft of an adaptive bundle, with prompt lookup in addition where the manifest says so."""
     spec = manifest.adaptive
     assert spec is not None, "the manifest says that the length is dynamic"
     verify = _verify_seconds(spec, manifest.target)
@@ -309,5 +309,5 @@ def _arm(draft: Draft, spec: AdaptiveSpec, manifest: Manifest, widths: Sequence[
 
 
 def _free(draft: Draft) -> Arm:
-    """The arm of a draft that proposes at no cost."""
+    """Return the arm of a draft that proposes at no cost."""
     return Arm(draft, Acceptance(draft.k, LOOKUP_PRIOR, memory=LOOKUP_MEMORY), None)

@@ -72,7 +72,7 @@ class Draft:
         self.tally = EngineTally()
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
-        """What may follow `tokens` (all committed ids, a view that is only read), within `room` and `k`.
+        """Return what may follow `tokens` (all committed ids, a view that is only read), within `room` and `k`.
 
         Raises `EngineFailed` when its own engine fails; only `reset` and `close` are defined then. Raises
         `InvalidArgument`, between engine calls and with all it holds still sound, when every token is banned.
@@ -80,14 +80,14 @@ class Draft:
         raise NotImplementedError
 
     def observe(self, verdict: Verdict) -> None:
-        """Called after every target window.
+        """Take note of a target window, after each.
 
         Positions seen before come again after `rewind` and after a round that found every token banned: the last
         verdict on a position counts. Raises `EngineFailed` as `propose` does.
         """
 
     def start_from(self, source: "Draft", length: int) -> None:
-        """Takes over, right after `reset`, what `source` knows of its first `length` tokens, which are this one's too.
+        """Take over, right after `reset`, what `source` knows of its first `length` tokens, which are this one's too.
 
         `source` is a sound draft of another session of the same bundle. Raises `EngineFailed` as `propose` does.
         """

@@ -178,13 +178,15 @@ Extend = Callable[[Ladder], Expansion]  # feeds what was committed; the answer i
 
 class Grower(Protocol):
     def grow(self, extend: Extend, pairs: int, room: Room, sampler: Sampler) -> Proposal:
-        """A proposal within `room`, whose depth the cache has rows for, behind `pairs` cache rows."""
+        """Return a proposal within `room`, whose depth the cache has rows for, behind `pairs` cache rows."""
         ...
 
 
 class ChainGrower:
     def __init__(self, feeder: PairFeeder, *, stop_below: float) -> None:
-        """A drafted token to which the draft gives a probability below `stop_below` is the last of its round."""
+        """Cut the chain: a drafted token to which the draft gives a probability below `stop_below` is the last of its
+        round.
+        """
         self._feeder = feeder
         self._stop_below = stop_below
 
@@ -213,7 +215,7 @@ class ChainGrower:
         laws: NDArray[np.float32] | None,
         sampler: Sampler,
     ) -> int | None:
-        """The next token of the chain; None where the options of the answer ban all that the draft knows."""
+        """Return the next token of the chain; None where the options of the answer ban all that the draft knows."""
         if not whole_law:
             return int(best_first(answer.ids[0], answer.logprobs[0], sampler, len(ids))[0][0])
         logits = self._feeder.logits(answer)[0]
@@ -378,7 +380,7 @@ class EagleProposer(CachingDraft[PairFeeder]):
         super().rewind(max(length - 1, 0))
 
     def _extend(self, ladder: Ladder, tokens: NDArray[np.int64]) -> Expansion:
-        """Feeds the pairs that are not in the cache, the last one always; the answer is about the next token."""
+        """Feed the pairs that are not in the cache, the last one always; the answer is about the next token."""
         start = min(self.cache_length, len(tokens) - 2)
         return self._feeder.extend(ladder, self._features, tokens, start)
 

@@ -83,7 +83,7 @@ class PairFeeder:
     def extend(
         self, ladder: Ladder, features: NDArray[np.float32], tokens: NDArray[np.int64], start: int
     ) -> Expansion:
-        """Writes the pairs from `start` on that `tokens` [n] completes, in as many windows as they take.
+        """Write the pairs from `start` on that `tokens` [n] completes, in as many windows as they take.
 
         `features` [n - 1 or more, h] by position. The answer is about token n, from a window of the ladder; a prompt
         before it goes through the plain ones, which are wider. start <= n - 2.
@@ -95,7 +95,7 @@ class PairFeeder:
         return self._extend_to(end, ladder, features, tokens, start)
 
     def step(self, ladder: Ladder, before: Expansion, token: int, position: int) -> Expansion:
-        """The pair at `position` of a drafted token, with the draft's own hidden row of the pair `before`."""
+        """Return the pair at `position` of a drafted token, with the draft's own hidden row of the pair `before`."""
         ids = np.array([token])
         return self._run_chain(
             ladder.chain[0], before.next_hidden[before.row : before.row + 1], ids, position
@@ -160,7 +160,7 @@ class PairFeeder:
             start = stop
 
     def _chunk(self, ladder: Ladder, count: int, start: int) -> Window:
-        """The narrowest window for all of the pairs, or the widest; only such that fit behind `start`."""
+        """Return the narrowest window for all of the pairs, or the widest; only such that fit behind `start`."""
         fitting = [w for w in ladder.chain if start + w.profile.width <= self.capacity]
         return next((window for window in fitting if window.profile.width >= count), fitting[-1])
 
@@ -189,7 +189,7 @@ class _Asked:
         parents: NDArray[np.int64],
         position: int,
     ) -> int:
-        """Appends nodes of one depth; the slot of the first."""
+        """Append nodes of one depth; the slot of the first."""
         first, end = self.count, self.count + len(ids)
         self.ids[first:end] = ids
         self.positions[first:end] = position
@@ -202,7 +202,7 @@ class _Asked:
 
 
 def _ladder(windows: dict[str, Window], suffix: str) -> Ladder | None:
-    """The windows whose profiles end in `suffix` ("": those without one); None without a step among them."""
+    """Return the windows whose profiles end in `suffix` ("": those without one); None without a step among them."""
     named = {name: w for name, w in windows.items() if name.endswith(LAW_SUFFIX) == bool(suffix)}
     step = named.get(STEP + suffix)
     if step is None or step.profile.width != 1:

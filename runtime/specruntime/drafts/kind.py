@@ -39,7 +39,7 @@ class DraftSpec(Closed):
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The values of `kind` that this class describes."""
+        """Return the values of `kind` that this class describes."""
         return get_args(cls.model_fields["kind"].annotation)
 
     @property
@@ -64,13 +64,13 @@ class DraftSpec(Closed):
         return self.c_numbers.get(self.kind, (-1, ""))[0]
 
     def check(self, target: GraphSpec) -> None:
-        """Raises `BundleInvalid` for what contradicts itself or the target.
+        """Raise `BundleInvalid` for what contradicts itself or the target.
 
         Both graphs have been checked by themselves; that the target judges `nodes` rows is checked afterwards.
         """
 
     def proposer(self, own: Context | None, target: Context | None, vocab_size: int) -> Draft:
-        """A draft for one session.
+        """Return a draft for one session.
 
         `own` is a fresh context of `own_graph`, which the draft closes; None without such a graph. `target` is the
         session's context, which the session closes, and `vocab_size` the target's.
@@ -78,11 +78,11 @@ class DraftSpec(Closed):
         raise NotImplementedError
 
     def timed_profiles(self, target: GraphSpec) -> tuple[Profile, ...]:
-        """The profiles that it drafts with, which the build host may have timed."""
+        """Return the profiles that it drafts with, which the build host may have timed."""
         return () if self.own_graph is None else self.own_graph.profiles
 
     def first_seconds(self, size: int, step: float, times: Mapping[str, float]) -> float:
-        """What drafting `size` tokens is expected to take before a session has measured it.
+        """Return what drafting `size` tokens is expected to take before a session has measured it.
 
         `times` are seconds of `timed_profiles` by name where the build host timed them, `step` the shortest of them.
         """

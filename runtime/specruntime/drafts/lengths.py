@@ -52,7 +52,9 @@ class StepTimes:
         return self._counts[key]
 
     def observe(self, key: int, seconds: float) -> None:
-        """What disturbs a time makes it longer: a short one of the first few is believed at once, a long one partly."""
+        """Take in a time. What disturbs a time makes it longer: a short one of the first few is believed at once, a
+        long one partly.
+        """
         ratio = log(max(seconds, 1e-9) / self._seeds[key])
         known = any(self._counts.values())
         # Of a key that was not measured before, what the others say; its own ratio is not known yet.
@@ -101,7 +103,7 @@ class Acceptance:
             self._trials[position] = kept * self._trials[position] + 1
 
     def expected(self) -> list[float]:
-        """Expected accepted drafts of a round, for each length."""
+        """Return the expected accepted drafts of a round, for each length."""
         reached, total, gains = 1.0, 0.0, []
         for hits, trials in zip(self._hits, self._trials, strict=True):
             reached *= hits / trials
@@ -140,7 +142,7 @@ class TreeAcceptance:
             self._expected = kept * self._expected + 1
 
     def expected(self) -> list[float]:
-        """Accepted drafts of a round, for each size."""
+        """Return accepted drafts of a round, for each size."""
         return [prior * self._reached / self._expected for prior in self._prior]
 
     def begin_text(self) -> None:
@@ -193,7 +195,7 @@ class Credit:
         self.steps = self.START  # in plain steps
 
     def begin_text(self) -> None:
-        """What was lost on one text is not made up for on the next."""
+        """Begin a text: what was lost on one text is not made up for on the next."""
         self.steps = self.START
 
     def allows(self, loss: float, plain: float) -> bool:
@@ -205,5 +207,5 @@ class Credit:
         self.steps = min(self.steps + self.SHARE * seconds / plain, self.MOST)
 
     def book(self, tokens: int, seconds: float, plain: float) -> None:
-        """A round that speculated: `tokens` tokens in `seconds`, against as many plain steps."""
+        """Count a round that speculated: `tokens` tokens in `seconds`, against as many plain steps."""
         self.steps = min(self.steps + tokens - seconds / plain, self.MOST)

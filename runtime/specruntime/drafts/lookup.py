@@ -52,7 +52,7 @@ class NgramDraft(ChainSpec):
         self.check_lengths("draft")
 
     def check_lengths(self, key: str) -> None:
-        """Raises `BundleInvalid` for lengths that contradict each other; `key` is where the lookup stands."""
+        """Raise `BundleInvalid` for lengths that contradict each other; `key` is where the lookup stands."""
         if self.min_n > self.max_n:
             refuse(f"{key}.min_n is {self.min_n}, above {key}.max_n {self.max_n}")
 

@@ -89,7 +89,7 @@ class ModelProposer(SpeculatingDraft[Feeder]):
         return proposal
 
     def _draft(self, tokens: NDArray[np.int64], count: int, sampler: Sampler) -> Proposal:
-        """Feeds what was committed since (two tokens after full acceptance), then each draft but the last."""
+        """Feed what was committed since (two tokens after full acceptance), then each draft but the last."""
         ids = np.empty(count, dtype=np.int64)
         laws = room_for_laws(count, self._feeder.vocab_size, sampler)
         rows = self._feeder.feed(tokens[self.cache_length :], self.cache_length)
@@ -153,7 +153,7 @@ class FusedFeeder:
         return self._rows(self._windows[0]) <= self._room(max(length - DRAFT_WIDTH, 0))
 
     def feed(self, tokens: NDArray[np.int64], start: int) -> tuple[NDArray[np.int64], bool]:
-        """Feeds tokens from row `start` on: the [k] ids drafted behind the last, and whether its window was padded.
+        """Feed tokens from row `start` on: the [k] ids drafted behind the last, and whether its window was padded.
 
         The last two tokens go together even where one is missing: that window needs no padding.
         """
@@ -173,7 +173,9 @@ class FusedFeeder:
         run_counted(self.context, window, self.tally)
 
     def _window(self, start: int, count: int) -> Window:
-        """The narrowest window that takes all `count` tokens, or the widest; only such that fit behind `start`."""
+        """Return the narrowest window that takes all `count` tokens, or the widest; only such that fit behind
+        `start`.
+        """
         fitting = [window for window in self._windows if self._rows(window) <= self._room(start)]
         return next((window for window in fitting if window.profile.width >= count), fitting[-1])
 

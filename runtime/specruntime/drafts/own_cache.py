@@ -85,7 +85,7 @@ class SpeculatingDraft(CachingDraft[_F]):
         self._speculated = []
 
     def _keep_confirmed(self, tokens: NDArray[np.int64]) -> None:
-        """Counts speculated rows while they equal the committed `tokens`, and no row behind these."""
+        """Count speculated rows while they equal the committed `tokens`, and no row behind these."""
         for row in self._speculated:
             if self.cache_length >= len(tokens) or row != tokens[self.cache_length]:
                 break

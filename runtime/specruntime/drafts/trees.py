@@ -49,7 +49,7 @@ class StaticTree:
 
 
 def static_tree(parents: Sequence[int] | Rows, ranks: Sequence[int] | Rows) -> StaticTree:
-    """The tree with its nodes brought into level order; siblings keep theirs. Parents must be earlier rows."""
+    """Return the tree with its nodes brought into level order; siblings keep theirs. Parents must be earlier rows."""
     given = np.asarray(parents, np.int64)
     depths = np.array(depths_of(given.tolist()), np.int64)
     order = np.argsort(depths, stable=True)
@@ -57,7 +57,9 @@ def static_tree(parents: Sequence[int] | Rows, ranks: Sequence[int] | Rows) -> S
 
 
 def trimmed(tree: StaticTree, depth: int, nodes: int) -> StaticTree:
-    """What is left of the tree within `depth` levels and `nodes` nodes: those that matter most, with their parents."""
+    """Return what is left of the tree within `depth` levels and `nodes` nodes: those that matter most, with their
+    parents.
+    """
     if nodes >= len(tree.parents) and depth >= len(tree.levels):
         return tree
     costs = np.zeros(len(tree.parents) + 1)
@@ -110,7 +112,7 @@ class GrowingTree:
         self._asked = np.array([-1])  # candidates whose rows answer next
 
     def grow(self, ids: Rows, logprobs: NDArray[np.floating]) -> Rows:
-        """Takes the candidates [m, K], best first, of the m rows asked; the candidates [at most branch] to ask next.
+        """Take the candidates [m, K], best first, of the m rows asked; the candidates [at most branch] to ask next.
 
         They are the best of the new ones that are among the best `nodes` so far: no other can lead to a node. In
         ascending order; empty when nothing is left to ask.
@@ -130,7 +132,7 @@ class GrowingTree:
         return self._ids[candidates]
 
     def parents(self, candidates: Rows) -> Rows:
-        """The candidate each one hangs on; -1 for row 0."""
+        """Return the candidate each one hangs on; -1 for row 0."""
         return self._parents[candidates]
 
     def chosen(self, nodes: int) -> tuple[Rows, Rows, Rows]:
@@ -139,12 +141,12 @@ class GrowingTree:
         return self._ids[kept], _renumbered(self._parents + 1, kept), self._ranks[kept]
 
     def _best(self, count: int) -> Rows:
-        """The best candidates, best first; of equals the one that came first, so a parent before its child."""
+        """Return the best candidates, best first; of equals the one that came first, so a parent before its child."""
         return np.argsort(-self._worth, stable=True)[:count]
 
 
 def _planned(parents: Rows, ranks: Rows, depths: Rows) -> StaticTree:
-    """The tree in level order with its levels."""
+    """Return the tree in level order with its levels."""
     slot_of_row = np.full(len(parents) + 1, -1)  # window row -> slot
     bounds = np.searchsorted(depths, np.arange(1, (depths[-1] if len(depths) else 0) + 2))
     levels: list[Level] = []
@@ -168,7 +170,7 @@ def _planned(parents: Rows, ranks: Rows, depths: Rows) -> StaticTree:
 
 
 def _renumbered(parents: Rows, kept: Rows) -> Rows:
-    """The window rows of the parents once only the nodes `kept` are left, in that order."""
+    """Return the window rows of the parents once only the nodes `kept` are left, in that order."""
     new_row = np.zeros(len(parents) + 1, np.int64)
     new_row[kept + 1] = np.arange(1, len(kept) + 1)
     return new_row[parents[kept]]
@@ -199,7 +201,9 @@ def best_first(ids: Ids, logprobs: Logprobs, sampler: Sampler, ahead: int) -> tu
 
 
 def probability_of(token: int, ids: Ids, logprobs: Logprobs) -> float:
-    """The draft's probability of a token by its candidates [K], best first; for any other token, at most the last's."""
+    """Return the draft's probability of a token by its candidates [K], best first; for any other token, at most the
+    last's.
+    """
     place = np.flatnonzero(ids == token)
     return float(np.exp(logprobs[place[0] if place.size else -1]))
 
@@ -212,8 +216,8 @@ def room_for_laws(count: int, vocab_size: int, sampler: Sampler) -> NDArray[np.f
 def next_draft(
     logits: NDArray[np.floating], drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler
 ) -> int:
-    """The token after `drafted` of a chain, from the draft's logits [vocab]; drawn where `laws` is given, which gets
-    the distribution.
+    """Return the token after `drafted` of a chain, from the draft's logits [vocab]; drawn where `laws` is given, which
+    gets the distribution.
 
     Otherwise it comes from the target's own noise, so the two agree as often as their logits do. Raises as
     `Sampler.sample`.

@@ -12,7 +12,7 @@ class ForwardingDraft(Draft):
     """Forwards every call."""
 
     def __init__(self, draft: Draft) -> None:
-        """Takes ownership of `draft`."""
+        """Take ownership of `draft`."""
         self._draft = draft
         super().__init__(draft.k)
 

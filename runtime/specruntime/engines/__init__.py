@@ -33,7 +33,7 @@ class EngineOptions:
 
 
 def open_engine(spec: GraphSpec, root: Path, options: EngineOptions) -> Engine:
-    """Loads the weights and code of `spec`, whose files lie under the bundle directory `root`.
+    """Load the weights and code of `spec`, whose files lie under the bundle directory `root`.
 
     Raises `BackendMissing` when the backend's library is not installed, `BackendIncompatible` when it cannot load
     this graph here.

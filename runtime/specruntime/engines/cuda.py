@@ -24,7 +24,7 @@ class Driver:
         self.module = module
 
     def call(self, name: str, *arguments: object) -> Any:
-        """Calls `name` and returns its results without the status: None, one value, or a tuple.
+        """Call `name` and return its results without the status: None, one value, or a tuple.
 
         Raises `OutOfMemory` when memory is short and `EngineFailed` on any other status.
         """
@@ -42,7 +42,7 @@ class Driver:
 
 
 def open_driver() -> Driver:
-    """An initialised driver with at least one device.
+    """Return an initialised driver with at least one device.
 
     Raises `BackendMissing` without the bindings or a driver, `BackendIncompatible` without a device.
     """
@@ -117,7 +117,7 @@ class Arena:
         self.stream = self._own("cuStreamCreate", "cuStreamDestroy", int(_stream_flags(device.driver)))
 
     def allocate(self, size: int) -> int:
-        """The address of `size` device bytes, zeroed. Raises `OutOfMemory`."""
+        """Return the address of `size` device bytes, zeroed. Raises `OutOfMemory`."""
         driver = self.device.driver
         address = self._own("cuMemAlloc", "cuMemFree", max(size, 1))
         driver.call("cuMemsetD8Async", address, 0, max(size, 1), self.stream)
@@ -138,7 +138,7 @@ class Arena:
         self.device.driver.call("cuMemcpyDtoHAsync", host.ctypes.data, address, host.nbytes, self.stream)
 
     def move_rows(self, source: int, target: int, *, width: int, pitch: int, height: int) -> None:
-        """Copies `height` rows of `width` bytes, `pitch` bytes apart, from one device address to another."""
+        """Copy `height` rows of `width` bytes, `pitch` bytes apart, from one device address to another."""
         driver = self.device.driver
         copy = driver.module.CUDA_MEMCPY2D()
         copy.srcMemoryType = copy.dstMemoryType = driver.module.CUmemorytype.CU_MEMORYTYPE_DEVICE
@@ -154,7 +154,7 @@ class Arena:
         self.device.driver.call("cuStreamSynchronize", self.stream)
 
     def capture(self, work: Callable[[], None]) -> Any:
-        """What `work` enqueues, as an executable graph for `launch`."""
+        """Return what `work` enqueues, as an executable graph for `launch`."""
         driver = self.device.driver
         with self._capturing() as finish:
             work()

@@ -21,7 +21,7 @@ HOST_TYPES: dict[str, type[np.generic]] = {
 
 
 def shape_of(tensor: TensorSpec, spec: GraphSpec, profile: Profile | None) -> tuple[int, ...]:
-    """The tensor's shape with its symbols filled in; None for tensors that every profile shares."""
+    """Return the tensor's shape with its symbols filled in; None for tensors that every profile shares."""
     sizes = {"B": spec.batch}
     if profile is not None:
         sizes |= {"W": profile.width, "R": profile.rows}
@@ -35,19 +35,21 @@ def bytes_of(tensor: TensorSpec, spec: GraphSpec, profile: Profile | None) -> in
 def view_of(
     block: NDArray[np.uint8], offset: int, tensor: TensorSpec, spec: GraphSpec, profile: Profile | None
 ) -> NDArray[Any]:
-    """The tensor inside `block`, sharing its memory."""
+    """Return the tensor inside `block`, sharing its memory."""
     part = block[offset : offset + bytes_of(tensor, spec, profile)]
     return part.view(HOST_TYPES[tensor.dtype]).reshape(shape_of(tensor, spec, profile))
 
 
 def cached_inputs(spec: GraphSpec) -> list[TensorSpec]:
-    """The inputs that an output writes in place: the KV cache."""
+    """Return the inputs that an output writes in place: the KV cache."""
     cached = {pair.input for pair in spec.aliases}
     return [tensor for tensor in spec.inputs if tensor.name in cached]
 
 
 def staged_window(spec: GraphSpec, profile: Profile, host: Mapping[str, NDArray[Any]]) -> Window:
-    """The window over the host views of one profile's inputs and outputs; its mask and lengths start as a chain's."""
+    """Return the window over the host views of one profile's inputs and outputs; its mask and lengths start as a
+    chain's.
+    """
     batch, width, rows = spec.batch, profile.width, profile.rows
     window = Window(
         profile=profile,
@@ -72,5 +74,5 @@ def staged_window(spec: GraphSpec, profile: Profile, host: Mapping[str, NDArray[
 
 
 def no_logits(spec: GraphSpec, profile: Profile) -> InvalidArgument:
-    """What asking for the logits of a profile without them is answered with."""
+    """Return what asking for the logits of a profile without them is answered with."""
     return InvalidArgument(f"{spec.file} computes no logits at {profile.name}; run a profile that does")

@@ -39,7 +39,7 @@ class Binding:
             self._binding.bind_output(key, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
     def run(self) -> None:
-        """Raises `EngineFailed`, or `OutOfMemory` where the library found no memory for what it computes."""
+        """Raise `EngineFailed`, or `OutOfMemory` where the library found no memory for what it computes."""
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
@@ -75,7 +75,7 @@ class StagingBuffers:
         self._session, self._name = session, f"{spec.file} at {profile.name}"
 
     def bind(self, cache: Mapping[str, NDArray[Any]], size: int) -> Binding:
-        """A launch of `size` sequences: the first rows of these buffers, on `cache`, which holds as many."""
+        """Return a launch of `size` sequences: the first rows of these buffers, on `cache`, which holds as many."""
         inputs = {name: array[:size] for name, array in self.inputs.items()}
         outputs = {name: array[:size] for name, array in self.outputs.items()}
         pasts = {name: cache[name] for name in self._reads}
@@ -84,7 +84,7 @@ class StagingBuffers:
 
 
 def move_rows(slabs: Sequence[NDArray[Any]], start: int, rows: NDArray[np.int64]) -> None:
-    """Moves cache row `start + rows[i]` to `start + i` in slabs [n, B, kv_heads, capacity, head_dim]."""
+    """Move cache row `start + rows[i]` to `start + i` in slabs [n, B, kv_heads, capacity, head_dim]."""
     # Rows that stay where they are lead: `rows` is ascending, so rows[i] == i holds for a prefix.
     still = int(np.searchsorted(rows - np.arange(len(rows)), 1))
     if still == len(rows):
@@ -94,7 +94,7 @@ def move_rows(slabs: Sequence[NDArray[Any]], start: int, rows: NDArray[np.int64]
 
 
 def copy_rows(into: Mapping[str, NDArray[Any]], source: Mapping[str, NDArray[Any]], count: int) -> None:
-    """Copies the first `count` rows of caches [B, kv_heads, capacity, head_dim] of the same names and shapes."""
+    """Copy the first `count` rows of caches [B, kv_heads, capacity, head_dim] of the same names and shapes."""
     for name, rows in into.items():
         rows[:, :, :count] = source[name][:, :, :count]
 
@@ -145,7 +145,7 @@ def is_shortage(error: Exception) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """What an exception says, on one line."""
+    """Return what an exception says, on one line."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
@@ -170,7 +170,7 @@ class GrownMemory:
     def grow(
         self, spec: GraphSpec, sizes: Iterable[tuple[Profile, int]], run: Callable[[Profile, int], None]
     ) -> None:
-        """Runs those of the launches, profiles with their numbers of sequences, that no earlier one covers."""
+        """Run those of the launches, profiles with their numbers of sequences, that no earlier one covers."""
         for profile, size in sorted(sizes, key=lambda each: each[0].width * each[1], reverse=True):
             launch = _Launch(profile.file or spec.file, profile.width * size, profile.rows * size)
             if not any(done.covers(launch) for done in tuple(self._launches)):

@@ -40,7 +40,7 @@ _DTYPES = {
 
 
 def check_signature(session: Any, spec: GraphSpec, file: str) -> None:
-    """Raises `BackendIncompatible` naming the tensor and what either side says of it.
+    """Raise `BackendIncompatible` naming the tensor and what either side says of it.
 
     `file` is the graph's own, or that of a profile's path: such a file has the outputs that its profiles fill, and of
     the inputs those its path reads. Where paths have files, the graph's own leaves out what only they fill.
@@ -78,7 +78,7 @@ def _check_value(
 
 
 def _agree(found: int | str | None, listed: int | str) -> bool:
-    """A size the file leaves open fits any; a fixed one fits itself alone, not a window's varying width."""
+    """Return a size the file leaves open fits any; a fixed one fits itself alone, not a window's varying width."""
     return not isinstance(found, int) or found == listed
 
 
@@ -112,7 +112,7 @@ class MappedFile:
 
 
 def release_mapped_pages(directory: Path, packed: int = 0) -> None:
-    """Drops the resident pages of every unmodified mapping of a file under `directory`; on Linux, else nothing.
+    """Drop the resident pages of every unmodified mapping of a file under `directory`; on Linux, else nothing.
 
     Pages of mappings that begin in the last `packed` bytes of a file stay.
     """
@@ -127,7 +127,7 @@ def release_mapped_pages(directory: Path, packed: int = 0) -> None:
 
 
 def file_mappings() -> Iterator[MappedFile]:
-    """The files mapped into this process. A mapping with anonymous pages has been written to (copy on write)."""
+    """Yield the files mapped into this process. A mapping with anonymous pages has been written to (copy on write)."""
     found: list[str] = []
     for line in _SMAPS.read_text().splitlines():
         fields = line.split(maxsplit=5)
@@ -192,7 +192,7 @@ class OrtEngine:
         return OrtBatch(self._sessions, spec, rows, self._grown)
 
     def end_profiling(self) -> dict[str, Path]:
-        """Stops the profile asked for by `EngineOptions.profile_to`; the JSON file it wrote, by the graph's file."""
+        """Stop the profile asked for by `EngineOptions.profile_to`; the JSON file it wrote, by the graph's file."""
         return {file: Path(session.end_profiling()) for file, session in self._sessions.items()}
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ def import_onnxruntime() -> Any:
 
 
 def _weight_files(spec: GraphSpec, root: Path) -> list[tuple[str, Path]]:
-    """The weight files of a graph, by the names that it gives them: relative to its own directory."""
+    """Return the weight files of a graph, by the names that it gives them: relative to its own directory."""
     directory = (root / spec.file).parent
     found = [root / name for name in spec.weights] or [
         each for each in sorted(directory.iterdir()) if each.suffix != ".onnx"
@@ -228,7 +228,9 @@ def _load(
     providers: list[str],
     copied: Sequence[tuple[str, Path]],
 ) -> Any:
-    """The library's session of a graph file. Its weights are mapped, or, of the files `copied`, in its own memory."""
+    """Return the library's session of a graph file. Its weights are mapped, or, of the files `copied`, in its own
+    memory.
+    """
     try:
         if copied:
             contents = [np.memmap(each, np.uint8, "r") for _, each in copied]

@@ -37,7 +37,7 @@ def processor_features() -> tuple[str, ...] | None:
 
 
 def installed_version() -> str | None:
-    """The version of onnxruntime; None where it is not installed."""
+    """Return the version of onnxruntime; None where it is not installed."""
     try:
         import onnxruntime
     except ImportError:

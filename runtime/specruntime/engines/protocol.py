@@ -47,11 +47,11 @@ class Context(Protocol):
     replays: dict[str, int]  # launches of captured device graphs by profile; empty where the backend has none
 
     def window(self, profile: str) -> Window:
-        """The staging buffers of the profile; KeyError for a name the graph does not have."""
+        """Return the staging buffers of the profile; KeyError for a name the graph does not have."""
         ...
 
     def run(self, window: Window) -> None:
-        """Runs one window: writes its W cache rows at `cache_length` and fills `top_ids`.
+        """Run one window: writes its W cache rows at `cache_length` and fill `top_ids`.
 
         Raises `EngineFailed` when the backend reports an error; the cache is undefined then.
         """
@@ -65,7 +65,7 @@ class Context(Protocol):
         ...
 
     def keep(self, start: int, rows: NDArray[np.int64]) -> None:
-        """Moves cache row `start + rows[i]` to `start + i` in every cache tensor, in place.
+        """Move cache row `start + rows[i]` to `start + i` in every cache tensor, in place.
 
         `rows` is strictly ascending, so `rows[i] >= i` and no row is overwritten before it is read. Called between
         runs; copies no cache. Raises `EngineFailed` when the backend reports an error; the cache is undefined then.
@@ -73,7 +73,7 @@ class Context(Protocol):
         ...
 
     def copy_rows(self, source: "Context", count: int) -> None:
-        """Copies the first `count` cache rows of another context of the same engine over its own.
+        """Copy the first `count` cache rows of another context of the same engine over its own.
 
         Called between runs of both. Raises `EngineFailed` when the backend reports an error, or when the rows of
         `source` are undefined; its own cache is undefined then.
@@ -81,7 +81,7 @@ class Context(Protocol):
         ...
 
     def cache(self) -> dict[str, NDArray[np.generic]]:
-        """The KV cache by input name, each [B, kv_heads, capacity, head_dim]; a view on the host backends."""
+        """Return the KV cache by input name, each [B, kv_heads, capacity, head_dim]; a view on the host backends."""
         ...
 
     def zero(self) -> None:
@@ -104,14 +104,14 @@ class BatchContext(Protocol):
     replays: dict[str, int]  # launches of captured device graphs by profile; empty where the backend has none
 
     def window(self, profile: str, size: int) -> Window:
-        """The staging buffers of launches of `size` sequences, one of `spec.sizes_of` the profile.
+        """Return the staging buffers of launches of `size` sequences, one of `spec.sizes_of` the profile.
 
         Windows of one profile share their memory: row i of each is the same row.
         """
         ...
 
     def run(self, window: Window, first: int) -> None:
-        """Runs a window of `window(...)` on the caches from `first` on. Raises as `Context.run`; of the rows launched
+        """Run a window of `window(...)` on the caches from `first` on. Raises as `Context.run`; of the rows launched
         the caches are undefined then."""
         ...
 
@@ -146,7 +146,7 @@ class OneSequence:
     __slots__ = ("batch", "replays", "spec")
 
     def __init__(self, batch: BatchContext) -> None:
-        """Takes ownership of `batch`, which has one sequence."""
+        """Take ownership of `batch`, which has one sequence."""
         self.batch = batch
         self.spec = batch.spec
         self.replays = batch.replays

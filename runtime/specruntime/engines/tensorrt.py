@@ -136,7 +136,7 @@ class _JitCache:
                 self._cache.deserialize(path.read_bytes())
 
     def config(self) -> Any:
-        """A runtime configuration for one execution context, whose activations the caller owns."""
+        """Return a runtime configuration for one execution context, whose activations the caller owns."""
         config = self._engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(
             self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
@@ -149,7 +149,7 @@ class _JitCache:
         return config
 
     def save(self) -> None:
-        """Writes the cache where it grew; a directory that is not writable is not an error."""
+        """Write the cache where it grew; a directory that is not writable is not an error."""
         if self._cache is None:
             return
         blob = bytes(memoryview(self._cache.serialize()))

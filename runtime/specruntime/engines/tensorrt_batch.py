@@ -120,7 +120,7 @@ class TrtBatch:
             arena.synchronize()
 
     def cache(self, row: int) -> dict[str, NDArray[np.generic]]:
-        """Copies of the device's cache rows; bfloat16 is widened to float32, which numpy knows."""
+        """Copy of the device's cache rows; bfloat16 is widened to float32, which numpy knows."""
         arena = self._open()
         found: dict[str, NDArray[np.generic]] = {}
         with _Changing(self, (row,)):
@@ -149,7 +149,7 @@ class TrtBatch:
             arena.close()
 
     def require_sound(self, touched: Sequence[int]) -> None:
-        """Raises `EngineFailed` where an earlier failure left a sequence's caches undefined; `zero` ends that."""
+        """Raise `EngineFailed` where an earlier failure left a sequence's caches undefined; `zero` ends that."""
         if broken := self._failed.intersection(touched):
             where = f" over sequence {min(broken)}" if self.rows > 1 else ""
             raise EngineFailed(
@@ -162,7 +162,7 @@ class TrtBatch:
         return self._arena
 
     def _blocks(self, row: int) -> Iterator[tuple[int, int, int]]:
-        """The caches of one sequence as strided blocks: address, bytes of a head's row, heads."""
+        """Yield the caches of one sequence as strided blocks: address, bytes of a head's row, heads."""
         if self.rows == 1:
             yield from ((slab.address, slab.row_bytes, slab.height) for slab in self._slabs)
             return
@@ -225,13 +225,13 @@ class _Launches:
         self._first = first
 
     def capture(self, first: int, arena: Arena) -> None:
-        """Captures a launch that has run once, where the library allows it."""
+        """Capture a launch that has run once, where the library allows it."""
         if self.bound.execution.is_stream_capturable(int(arena.stream)):
             self.graphs[first] = arena.capture(self.bound.enqueue)
 
 
 def _require_alignment(one: GraphSpec) -> None:
-    """Raises `InvalidArgument` where a sequence's caches would begin at an address that the library refuses."""
+    """Raise `InvalidArgument` where a sequence's caches would begin at an address that the library refuses."""
     for tensor in cached_inputs(one):
         if bytes_of(tensor, one, None) % ALIGNMENT:
             raise InvalidArgument(

@@ -23,14 +23,14 @@ DTYPES = {
 
 
 def engine_entry(spec: GraphSpec) -> TensorRTEngine:
-    """The manifest entry of a TensorRT graph."""
+    """Return the manifest entry of a TensorRT graph."""
     entry: object = spec.engine
     assert isinstance(entry, TensorRTEngine), "open_engine chooses the backend by the entry's kind"
     return entry
 
 
 def check_version(engine: TensorRTEngine, library: Library, file: str) -> None:
-    """Raises `BackendIncompatible` where the library is not the one that built the engine."""
+    """Raise `BackendIncompatible` where the library is not the one that built the engine."""
     if library.version == engine.version:
         return
     newer = version_tuple(library.version) > version_tuple(engine.version)
@@ -44,7 +44,7 @@ def check_version(engine: TensorRTEngine, library: Library, file: str) -> None:
 
 
 def check_device(engine: TensorRTEngine, driver: Driver, file: str) -> None:
-    """Raises `BackendIncompatible` where the device's compute capability is not one the engine was built for."""
+    """Raise `BackendIncompatible` where the device's compute capability is not one the engine was built for."""
     found = compute_capability(driver)
     built = [tuple(int(part) for part in text.split(".")) for text in engine.compute_capabilities]
     ampere = engine.hardware_compatibility == "ampere_plus" and found >= (8, 0)
@@ -63,7 +63,7 @@ def check_device(engine: TensorRTEngine, driver: Driver, file: str) -> None:
 
 
 def check_memory(free: int, needed: int, file: str) -> None:
-    """Raises `OutOfMemory` where the engine's weights do not fit into the device's free memory."""
+    """Raise `OutOfMemory` where the engine's weights do not fit into the device's free memory."""
     if needed > free:
         raise OutOfMemory(
             f"{file} needs {needed / 1e6:.0f} MB of device memory for its weights, {free / 1e6:.0f} MB are free; close "
@@ -72,7 +72,7 @@ def check_memory(free: int, needed: int, file: str) -> None:
 
 
 def check_bindings(trt: Any, engine: Any, spec: GraphSpec) -> None:
-    """Raises `BackendIncompatible` where names, dtypes or aliases differ from the manifest."""
+    """Raise `BackendIncompatible` where names, dtypes or aliases differ from the manifest."""
     partial = [profile.name for profile in spec.profiles if profile.outputs is not None]
     if partial:
         raise _mismatch(spec, f"profile {partial[0]} lists outputs, but an engine file computes all it has")
@@ -94,7 +94,7 @@ def check_bindings(trt: Any, engine: Any, spec: GraphSpec) -> None:
 
 
 def load_error(errors: Sequence[str], spec: GraphSpec, driver: Driver) -> BackendIncompatible | OutOfMemory:
-    """The reason why the library gave no engine, from what it said."""
+    """Return the reason why the library gave no engine, from what it said."""
     text = " ".join(" ".join(errors).split())
     if "cudaError 35" in text or "driver version is insufficient" in text:
         version = int(driver.call("cuDriverGetVersion"))

@@ -25,7 +25,7 @@ class Library:
 
 
 def load_library(name: LibraryName) -> Library:
-    """Imports `name`. Raises `BackendMissing` without it, `BackendIncompatible` where it is older than supported."""
+    """Import `name`. Raises `BackendMissing` without it, `BackendIncompatible` where it is older than supported."""
     package = PACKAGES[name]
     try:
         module = importlib.import_module(name)
@@ -42,7 +42,7 @@ def load_library(name: LibraryName) -> Library:
 
 
 def version_tuple(version: str) -> tuple[int, ...]:
-    """ "1.7.1.116" -> (1, 7, 1, 116); parts that are not numbers end it."""
+    """Return the numbers of a version, as (1, 7, 1, 116) of "1.7.1.116"; a part that is not a number ends it."""
     numbers: list[int] = []
     for part in version.split("."):
         if not part.isdigit():

@@ -35,7 +35,7 @@ def stage(
     rows: NDArray[np.int64] | None = None,
     valid: int | None = None,
 ) -> None:
-    """Fills the inputs of one sequence, batch row `lane`, with ids [n], 1 <= n <= W, behind `start` cache rows.
+    """Fill the inputs of one sequence, batch row `lane`, with ids [n], 1 <= n <= W, behind `start` cache rows.
 
     `positions` [n]; None: those of a chain, from `start` on. `sees` [n, n]: row i sees row j; None leaves the mask as
     it is, which is a chain's unless a tree was staged before: see `stage_chain`. `hidden` [n or 1, h]; None leaves it.
@@ -69,7 +69,7 @@ def stage(
 
 
 def stage_chain(window: Window, lane: int = 0) -> None:
-    """Writes the mask of a chain: row i sees rows 0 to i."""
+    """Write the mask of a chain: row i sees rows 0 to i."""
     if window.window_mask is not None:
         window.window_mask[lane] = np.tri(window.profile.width, dtype=np.bool_)
 
@@ -103,7 +103,7 @@ class Feeder:
     """Writes windows of committed or drafted ids into one context and runs them."""
 
     def __init__(self, context: Context) -> None:
-        """Raises `InvalidArgument` for a graph whose batch or profiles this loop cannot drive."""
+        """Raise `InvalidArgument` for a graph whose batch or profiles this loop cannot drive."""
         spec = context.spec
         _refuse_unsupported(spec)
         self.context = context
@@ -119,12 +119,12 @@ class Feeder:
             stage_chain(window)
 
     def judged_limit(self, start: int) -> int:
-        """The most rows one window can judge at cache offset `start`; 0 when the cache is full."""
+        """Return the most rows one window can judge at cache offset `start`; 0 when the cache is full."""
         room = self.capacity - start
         return max((w.profile.width for w in self._judging if w.profile.width <= room), default=0)
 
     def feed(self, ids: NDArray[np.int64], start: int, each: EachWindow | None = None) -> Rows:
-        """Feeds ids [n] at cache offset `start` in as many windows as they need; judges the last id. n >= 1.
+        """Feed ids [n] at cache offset `start` in as many windows as they need; judges the last id. n >= 1.
 
         `each` is called after every window with the window, its offset and how many ids it held.
         """
@@ -140,7 +140,7 @@ class Feeder:
             ids, start = ids[width:], start + width
 
     def judge(self, ids: NDArray[np.int64], start: int, parents: NDArray[np.int64] | None = None) -> Rows:
-        """Feeds ids [n] at cache offset `start` in one window and judges each; n <= `judged_limit(start)`.
+        """Feed ids [n] at cache offset `start` in one window and judges each; n <= `judged_limit(start)`.
 
         `parents` [n - 1]: the window row under which each id after the first hangs, an earlier one; None: a chain.
         Raises `InvalidArgument` for a tree where the graph judges chains only.
@@ -150,7 +150,9 @@ class Feeder:
         return self._run(window, ids, start, judged=len(ids), parents=parents)
 
     def _chunk_window(self, start: int, count: int) -> Window:
-        """The next window to feed `count` ids with: of the widths that fit, the one estimated to finish first."""
+        """Return the next window to feed `count` ids with: of the widths that fit, the one estimated to finish
+        first.
+        """
         room = self.capacity - start
         fitting = [window for window in self._windows if window.profile.width <= room]
         if count == 1:
@@ -211,7 +213,7 @@ class Feeder:
 
 
 def run_counted(context: Context, window: Window, tally: EngineTally) -> None:
-    """Runs a staged window and books the call, its seconds and whether a captured graph was replayed."""
+    """Run a staged window and books the call, its seconds and whether a captured graph was replayed."""
     profile = window.profile.name
     replayed, started = context.replays.get(profile, 0), clock.now()
     context.run(window)
@@ -219,7 +221,7 @@ def run_counted(context: Context, window: Window, tally: EngineTally) -> None:
 
 
 def _refuse_unsupported(spec: GraphSpec) -> None:
-    """Raises `InvalidArgument` for what this loop does not drive: many sequences, and profiles without a row rule."""
+    """Raise `InvalidArgument` for what this loop does not drive: many sequences, and profiles without a row rule."""
     if spec.batch != 1:
         raise InvalidArgument(
             f"{spec.file} is bound for {spec.batch} sequences, expected 1: a session decodes one; take one lane of "
@@ -241,7 +243,7 @@ def _described(profiles: Iterable[Profile]) -> str:
 
 
 def _stage_tree(mask: NDArray[np.bool_], parents: NDArray[np.int64], key: bytes) -> _StagedTree:
-    """Writes mask [W, W]: row i sees itself and its ancestors; rows behind the tree are padding and stay a chain's."""
+    """Write mask [W, W]: row i sees itself and its ancestors; rows behind the tree are padding and stay a chain's."""
     width = len(mask)
     mask[:] = np.tri(width, dtype=np.bool_)
     depths = list(range(width))

@@ -97,7 +97,7 @@ def _require_room(session: SessionRecord, capacity: int, count: Ids) -> None:
 def _sampling_params(
     fields: dict[str, float | int], stop_token_ids: tuple[int, ...], bias: dict[int, float]
 ) -> SamplingParams:
-    """The structure's fields with C's spellings of "none" taken back; `SamplingParams` checks the rest."""
+    """Return the structure's fields with C's spellings of "none" taken back; `SamplingParams` checks the rest."""
     if fields["accept"] not in tuple(AcceptRule):
         raise InvalidArgument(f"accept is {fields['accept']}, expected one of SPX_ACCEPT_*")
     if fields["logprobs"] < -1:

@@ -17,7 +17,7 @@ _STRUCTURES = {structure.name: structure.dtype for structure in STRUCTURES}
 
 
 def whole(value: object, argument: Argument) -> int:
-    """A value argument: an integer in the range of its C type. A bool counts as 0 or 1."""
+    """Return a value argument: an integer in the range of its C type. A bool counts as 0 or 1."""
     if not isinstance(value, int | np.integer | np.bool_):
         raise InvalidArgument(f"{argument.name} is of type {_kind(value)}, expected an integer")
     number, bound = int(value), 1 << (8 * DTYPES[argument.ctype].itemsize - 1)
@@ -29,7 +29,7 @@ def whole(value: object, argument: Argument) -> int:
 
 
 def view(pointer: object, argument: Argument, length: int | None) -> NDArray[Any] | str | None:
-    """The memory a pointer argument names: an array [length], or the text of [in] char.
+    """Return the memory a pointer argument names: an array [length], or the text of [in] char.
 
     NULL gives None for an optional structure, nothing for length 0, a scratch value for an optional result.
     Raises `InvalidArgument` for anything else than the table allows.
@@ -52,7 +52,7 @@ def view(pointer: object, argument: Argument, length: int | None) -> NDArray[Any
 def deliver(
     values: NDArray[Any] | list[int] | list[float], room: NDArray[Any], needed: NDArray[np.int64], name: str
 ) -> None:
-    """Writes all values and their number, or the number alone and raises `BufferTooSmall`."""
+    """Write all values and their number, or the number alone and raise `BufferTooSmall`."""
     needed[0] = len(values)
     if len(values) > room.size:
         raise BufferTooSmall(f"{name} has room for {room.size} elements, {len(values)} are needed")
@@ -91,7 +91,7 @@ def _structure(pointer: object, argument: Argument, size: int | None) -> NDArray
 
 
 def _elements(pointer: object, argument: Argument) -> NDArray[Any]:
-    """The memory as a flat array of the argument's dtype."""
+    """Return the memory as a flat array of the argument's dtype."""
     array, dtype = _array(pointer, argument), DTYPES[argument.ctype]
     if array.dtype != dtype:
         raise InvalidArgument(f"{argument.name} is {array.dtype}, expected {dtype}")

@@ -84,7 +84,7 @@ def _engine_options(options: NDArray[np.void] | None) -> tuple[EngineOptions, bo
 
 
 def spx_abi_version() -> int:
-    """The version of this interface."""
+    """Return the version of this interface."""
     return ABI_VERSION
 
 

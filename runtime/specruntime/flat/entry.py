@@ -30,7 +30,7 @@ THREAD_ERRORS = _ThreadErrors()
 
 
 def entry(function: Callable[..., None]) -> Callable[..., Status]:
-    """The entry of the row with the function's name. It never raises."""
+    """Return the entry of the row with the function's name. It never raises."""
     row = ENTRIES[function.__name__]
     bind = signature(function).bind
 
@@ -61,7 +61,7 @@ def _record(row: Entry, given: dict[str, Any]) -> Record | None:
 
 
 def _convert(row: Entry, given: dict[str, Any], record: Record | None) -> dict[str, Any]:
-    """The arguments as the function takes them."""
+    """Return the arguments as the function takes them."""
     values = {a.name: whole(given[a.name], a) for a in row.arguments if not a.pointer and a is not row.handle}
     converted: dict[str, Any] = dict(values)
     if row.handle is not None:
@@ -73,7 +73,7 @@ def _convert(row: Entry, given: dict[str, Any], record: Record | None) -> dict[s
 
 
 def _failed(row: Entry, record: Record | None, error: BaseException) -> Status:
-    """The status of an exception; its text is kept for `spx_last_error`, which leaves the texts as they are."""
+    """Return the status of an exception; its text is kept for `spx_last_error`, which leaves the texts as they are."""
     status, text = _status(error), _text(error)
     if row.name != "spx_last_error":
         THREAD_ERRORS.text = text

@@ -46,7 +46,7 @@ class OpenEngine:
         return codec
 
     def open_session(self, speculate: bool) -> "SessionRecord":
-        """Counts the session first: from then on the engine cannot be closed."""
+        """Count the session first: from then on the engine cannot be closed."""
         with self._lock:
             self._require_open()
             self.sessions += 1
@@ -58,7 +58,7 @@ class OpenEngine:
         return SessionRecord(session, self, 1 + (self.k if speculate else 0))
 
     def release(self) -> None:
-        """A session has been closed."""
+        """Note that a session has been closed."""
         with self._lock:
             self.sessions -= 1
 
@@ -144,7 +144,7 @@ class SessionRecord:
         return round, delta
 
     def forget_answer(self) -> None:
-        """The tokens have changed under it, or another begins."""
+        """Note that the tokens have changed under it, or another begins."""
         self._answer = self._left = self.logprobs = self.text = None
 
     def close(self) -> None:
@@ -175,14 +175,14 @@ class Handles:
         self._lock = Lock()
 
     def add(self, record: Record) -> int:
-        """A new handle for the record."""
+        """Return a new handle for the record."""
         with self._lock:
             handle = next(self._numbers)
             self._records[handle] = record
         return handle
 
     def get(self, handle: int, kind: type[R]) -> R:
-        """The record of an open handle; raises `InvalidHandle` for any other number."""
+        """Return the record of an open handle; raises `InvalidHandle` for any other number."""
         record = self.find(handle)
         if not isinstance(record, kind):
             raise InvalidHandle(
@@ -191,7 +191,7 @@ class Handles:
         return record
 
     def find(self, handle: int) -> Record | None:
-        """The record of an open handle of any kind."""
+        """Return the record of an open handle of any kind."""
         with self._lock:
             return self._records.get(handle)
 
@@ -201,7 +201,7 @@ class Handles:
             return any(kept is record for kept in self._records.values())
 
     def drop(self, record: Record) -> None:
-        """Makes the record's handle invalid."""
+        """Make the record's handle invalid."""
         with self._lock:
             self._records = {handle: kept for handle, kept in self._records.items() if kept is not record}
 

@@ -70,7 +70,7 @@ class Memory:
         return 0.0 if self.draft is None else self.draft.row / (self.draft.row + self.target.row)
 
     def room(self, budget: float, *, with_draft: bool) -> MemoryBudget:
-        """What `budget` bytes hold."""
+        """Return what `budget` bytes hold."""
         graphs = [self.target, *([self.draft] if with_draft and self.draft is not None else [])]
         left = budget - sum(graph.weights for graph in graphs)
         row = sum(graph.row for graph in graphs)
@@ -120,7 +120,7 @@ def summarise_memory(manifest: Manifest, budget: int | None) -> dict[str, object
 
 
 def render_memory(summary: dict[str, object]) -> str:
-    """The summary as lines for people."""
+    """Return the summary as lines for people."""
     lines = [
         f"{summary['name']}   memory by the manifest, MB = 10^6 bytes; the libraries themselves come on top"
     ]

@@ -89,7 +89,7 @@ _MB = 1e6
 
 
 def graphs_of(manifest: Manifest) -> dict[str, GraphSpec]:
-    """The compiled graphs by role: "target", and "draft" where the draft has one of its own."""
+    """Return the compiled graphs by role: "target", and "draft" where the draft has one of its own."""
     draft = manifest.draft.own_graph
     return {"target": manifest.target} | ({} if draft is None else {"draft": draft})
 
@@ -171,7 +171,7 @@ def _describe(manifest: Manifest, graph: GraphSpec, built: GraphRecord) -> dict[
 
 
 def _describe_packed(packed: PrepackedWeights | None) -> dict[str, Any] | None:
-    """What they hold, and whether this host uses them; None where the bundle has none."""
+    """Return what they hold, and whether this host uses them; None where the bundle has none."""
     if packed is None:
         return None
     reason = unfit(packed, installed_version())
@@ -179,7 +179,7 @@ def _describe_packed(packed: PrepackedWeights | None) -> dict[str, Any] | None:
 
 
 def _describe_engine(report: EngineSummary | None) -> dict[str, Any] | None:
-    """The compiler's report in numbers; None where no engine was compiled."""
+    """Return the compiler's report in numbers; None where no engine was compiled."""
     if report is None:
         return None
     return {
@@ -204,7 +204,7 @@ def shown_size(megabytes: float) -> str:
 
 
 def render_summary(summary: dict[str, Any]) -> str:
-    """The summary as lines for people."""
+    """Return the summary as lines for people."""
     lines = [
         f"{summary['name']}   {summary['precision']}, {summary['producer']}, schema {summary['schema_version']}"
     ]

@@ -33,7 +33,7 @@ GROUP = "specruntime.llm.engine"
 def build_bundle(
     model: str, speculative_config: Mapping[str, Any] | None, dtype: str | None, max_model_len: int | None
 ) -> Path:
-    """The path of a bundle that the first builder installed here makes or has made of these.
+    """Return the path of a bundle that the first builder installed here makes or has made of these.
 
     Raises `BackendMissing` where none is installed, and whatever the builder raises.
     """
@@ -78,7 +78,7 @@ class _Served:
         verify: bool = True,
         **unknown: object,
     ) -> None:
-        """Opens the bundle at `model`, or builds one where `model` names a checkpoint.
+        """Open the bundle at `model`, or build one where `model` names a checkpoint.
 
         `speculative_config`, `dtype` and `max_model_len` describe a bundle to be built: what drafts, the precision and
         the KV capacity. `max_num_seqs` prompts are answered at the same time (default: as many as one launch of the
@@ -117,7 +117,7 @@ class _Served:
         return self._bundle.tokenizer
 
     def close(self) -> None:
-        """Ends what still runs and frees caches and weights. Idempotent."""
+        """End what still runs and frees caches and weights. Idempotent."""
         self._end()
 
     def _request(
@@ -147,7 +147,7 @@ class LLM(_Served):
         *,
         use_tqdm: Progress = False,
     ) -> list[RequestOutput]:
-        """The answers, in the order of the prompts; the options are one for all or one each (default: greedy).
+        """Return the answers, in the order of the prompts; the options are one for all or one each (default: greedy).
 
         A prompt is a text, a list of token ids, or a mapping with `prompt` or `prompt_token_ids`. An answer without
         `max_tokens` goes on until an end token or until the cache is full. `use_tqdm` shows a progress bar of the
@@ -179,7 +179,7 @@ class LLM(_Served):
         return self.generate(ids, sampling_params, use_tqdm=use_tqdm)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> "DeltaStream":
-        """The answer to one prompt as it grows, one delta a round. Closing the iterator cancels the answer.
+        """Return the answer to one prompt as it grows, one delta a round. Closing the iterator cancels the answer.
 
         Raises as `generate`, at once.
         """
@@ -205,7 +205,7 @@ class AsyncLLM(_Served):
     def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
     ) -> AsyncIterator[RequestOutput]:
-        """The answer to one prompt as it grows: the same object after each round, `finished` at the end.
+        """Return the answer to one prompt as it grows: the same object after each round, `finished` at the end.
 
         Leaving the loop early and closing the iterator cancels the answer. Raises as `LLM.generate`, at once.
         """
@@ -252,13 +252,13 @@ class DeltaStream(Iterator[Delta]):
         return next(self._deliveries).delta
 
     def close(self) -> None:
-        """Cancels the answer, unless it has ended. Idempotent."""
+        """Cancel the answer, unless it has ended. Idempotent."""
         self._deliveries.close()
 
 
 @contextmanager
 def _progress(wanted: Progress, total: int) -> Iterator[Callable[[], object]]:
-    """A bar of `total` answers; gives what is called as each one ends."""
+    """Yield a bar of `total` answers; gives what is called as each one ends."""
     if not isinstance(wanted, bool) and not callable(wanted):
         raise InvalidArgument(f"use_tqdm is {shown(wanted)}, expected True, False or a callable like tqdm")
     if wanted is False:
@@ -310,7 +310,7 @@ def _listed(prompts: Any) -> list[Prompt]:
 
 
 def _prompt_ids(prompt: Prompt, codec: TextCodec | None) -> tuple[str | None, Sequence[int]]:
-    """The prompt's text, where it is one, and its ids."""
+    """Return the prompt's text, where it is one, and its ids."""
     if isinstance(prompt, Mapping):
         for name in prompt:
             if name not in _PROMPT_KEYS:

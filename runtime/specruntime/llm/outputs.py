@@ -49,7 +49,7 @@ class RequestOutput:
     metrics: Figures | None = None
 
     def add(self, delivery: Delivery, codec: TextCodec | None) -> None:
-        """Appends what one round delivered."""
+        """Append what one round delivered."""
         (answer,), delta = self.outputs, delivery.delta
         answer.text += delta.text
         answer.token_ids += delta.tokens
@@ -65,12 +65,12 @@ class RequestOutput:
 
 
 def new_output(request_id: str, prompt: str | None, ids: Sequence[int]) -> RequestOutput:
-    """A request that nothing has been delivered for."""
+    """Return a request that nothing has been delivered for."""
     return RequestOutput(request_id, prompt, list(ids), [CompletionOutput(0)])
 
 
 def as_mapping(entry: TokenLogprobs, codec: TextCodec | None) -> dict[int, Logprob]:
-    """The most likely tokens, best first, and the token itself."""
+    """Return the most likely tokens, best first, and the token itself."""
 
     def decoded(token: int) -> str | None:
         return None if codec is None else codec.token_text(token)

@@ -18,7 +18,7 @@ from specruntime.manifest.tensorrt import TensorRTEngine
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Raises `BundleInvalid` for the first disagreement."""
+    """Raise `BundleInvalid` for the first disagreement."""
     target, draft = manifest.target, manifest.draft.own_graph
     check_graph("target", target, TARGET)
     if target.drafted != 1:
@@ -48,7 +48,7 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def check_graph(label: str, graph: GraphSpec, contract: Contract) -> None:
-    """Checks one graph; `label` is the key it is found under."""
+    """Check one graph; `label` is the key it is found under."""
     sizes = graph.batch_sizes
     if list(sizes) != sorted({1, graph.batch, *sizes}) or sizes[-1] != graph.batch:
         refuse(
@@ -129,7 +129,7 @@ def _check_prepacked(label: str, graph: GraphSpec) -> None:
 
 
 def _check_weights(label: str, graph: GraphSpec) -> None:
-    """A library reads no weights from outside the directory of a graph's file."""
+    """Check where weights lie: a library reads none from outside the directory of a graph's file."""
     for name in graph.weights:
         if PurePosixPath(graph.file).parent not in PurePosixPath(name).parents or name == graph.file:
             refuse(

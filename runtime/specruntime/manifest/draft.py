@@ -42,7 +42,7 @@ class TreeSpec(Closed):
 
 
 def check_tree(target: GraphSpec, tree: TreeSpec, candidates: int) -> None:
-    """The tree is sound, its ranks are among the `candidates` a row, and the target can judge trees."""
+    """Require that the tree is sound, its ranks are among the `candidates` a row, and the target can judge trees."""
     if len(tree.parents) != len(tree.ranks):
         refuse(f"draft.tree has {len(tree.parents)} parents and {len(tree.ranks)} ranks, expected as many")
     for node, parent in enumerate(tree.parents):
@@ -62,7 +62,9 @@ def check_tree(target: GraphSpec, tree: TreeSpec, candidates: int) -> None:
 
 
 def check_masked(target: GraphSpec) -> None:
-    """A tree's rows see their ancestors only, and siblings share a position: both must be inputs."""
+    """Require mask and positions: a tree's rows see their ancestors only, and siblings share a position: both must be
+    inputs.
+    """
     names = {tensor.name for tensor in target.inputs}
     for name in ("window_mask", "position_ids"):
         if name not in names:
@@ -70,7 +72,7 @@ def check_masked(target: GraphSpec) -> None:
 
 
 def check_features(target: GraphSpec, graph: GraphSpec) -> None:
-    """What the target shows of each row is what the draft's layer takes."""
+    """Require that what the target shows of each row is what the draft's layer takes."""
     if all(tensor.name != "features" for tensor in target.outputs):
         refuse("draft.graph takes hidden, but target.outputs has no 'features' to give it")
     given, taken = last_size(target, "features"), last_size(graph, "hidden")
@@ -92,7 +94,7 @@ def check_computed(graph: GraphSpec, outputs: Sequence[str]) -> None:
 
 
 def check_one_row(graph: GraphSpec, name: str, label: str = "draft.graph") -> Profile:
-    """The graph has a profile `name` of width 1 that judges its row: that profile."""
+    """Return the graph has a profile `name` of width 1 that judges its row: that profile."""
     profile = next((profile for profile in graph.profiles if profile.name == name), None)
     if profile is None:
         refuse(f"{label} has no profile {name!r}, which this draft runs")
@@ -105,7 +107,7 @@ def check_one_row(graph: GraphSpec, name: str, label: str = "draft.graph") -> Pr
 
 
 def check_room(key: str, nodes: int, target: GraphSpec) -> None:
-    """The target judges `nodes` drafted tokens, which `key` asks for, in one window."""
+    """Require that the target judges `nodes` drafted tokens, which `key` asks for, in one window."""
     judged = max(profile.rows for profile in target.profiles if profile.computes("top_ids"))
     if nodes + 1 > judged:
         refuse(
@@ -114,7 +116,7 @@ def check_room(key: str, nodes: int, target: GraphSpec) -> None:
 
 
 def topk_sizes(graph: GraphSpec) -> Sequence[int]:
-    """The sizes behind [B, R] of topk_ids: [K], or [heads, K]."""
+    """Return the sizes behind [B, R] of topk_ids: [K], or [heads, K]."""
     shapes = {t.name: t.shape[2:] for t in graph.outputs if t.name in ("topk_ids", "topk_logprobs")}
     ids, logprobs = shapes["topk_ids"], shapes["topk_logprobs"]
     if ids != logprobs:
@@ -123,7 +125,7 @@ def topk_sizes(graph: GraphSpec) -> Sequence[int]:
 
 
 def last_size(graph: GraphSpec, name: str) -> int:
-    """The last dimension of an input or output that the graph's contract has, which is fixed."""
+    """Return the last dimension of an input or output that the graph's contract has, which is fixed."""
     tensors = (*graph.inputs, *graph.outputs)
     size = next(tensor.shape[-1] for tensor in tensors if tensor.name == name)
     assert isinstance(size, int), "checked against the graph's contract"

@@ -29,7 +29,7 @@ class Ending:
 
 
 def confine(root: Path, name: str) -> Path:
-    """The path of the bundle file `name` under `root`.
+    """Return the path of the bundle file `name` under `root`.
 
     Raises `BundleInvalid` when the name is absolute, climbs out with `..` or a drive, leads out of the bundle
     through a symbolic link, or cannot be shown on one line. Links that stay inside are followed.
@@ -60,7 +60,7 @@ def confine(root: Path, name: str) -> Path:
 
 
 def read_regular(root: Path, name: str, limit: int) -> bytes:
-    """The bytes of the bundle file `name`, at most `limit` of them.
+    """Return the bytes of the bundle file `name`, at most `limit` of them.
 
     Raises `BundleInvalid` for a link out of the bundle, a pipe, device or directory (without waiting on it), a larger
     file and one that cannot be read; `FileNotFoundError` for a missing one.
@@ -84,7 +84,7 @@ def read_regular(root: Path, name: str, limit: int) -> bytes:
 def check_files(
     root: Path, files: Mapping[str, FileRecord], *, hashes: bool, endings: Mapping[str, Ending] | None = None
 ) -> Callable[[], None]:
-    """Checks that each file is there with its size, with `hashes` that its bytes are the recorded ones, and that no
+    """Check that each file is there with its size, with `hashes` that its bytes are the recorded ones, and that no
     other file lies in the bundle.
 
     Hashing reads every byte (about 0.7 s per GB once cached). Raises `BundleInvalid` for a path that escapes, a
@@ -160,7 +160,7 @@ def _check_hash(path: Path, name: str, record: FileRecord) -> None:
 
 
 def _check_before(path: Path, name: str, record: FileRecord, ending: Ending) -> Callable[[], None]:
-    """Checks all before the ending; what is returned goes on from there to the digest of the whole file."""
+    """Check all before the ending; what is returned goes on from there to the digest of the whole file."""
     start, begun = record.bytes - ending.bytes, hashlib.sha256()
     with _opened(path, name) as file:
         _hash_on(begun, file, start)

@@ -128,16 +128,16 @@ class GraphSpec(Closed):
         return (1,) if profile.feeds_prompts else self.batch_sizes
 
     def for_one(self) -> "GraphSpec":
-        """The same graph as a session of its own sees it: one sequence."""
+        """Return the same graph as a session of its own sees it: one sequence."""
         return self if self.batch == 1 else self.model_copy(update={"batch": 1, "batch_sizes": (1,)})
 
     def profile(self, name: str) -> Profile:
-        """The profile called `name`; KeyError when the graph has none."""
+        """Return the profile called `name`; KeyError when the graph has none."""
         return next(p for p in self.profiles if p.name == name)
 
 
 def prepacked_of(graph: GraphSpec) -> PrepackedWeights | None:
-    """The packed weights that were saved with the graph."""
+    """Return the packed weights that were saved with the graph."""
     return graph.engine.prepacked if isinstance(graph.engine, OnnxRuntimeEngine) else None
 
 

@@ -36,13 +36,13 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def one_of(name: str, allowed: Iterable[str]) -> str:
-    """`allowed: x, y; did you mean 'x'?` for a word that is not among them."""
+    """Return `allowed: x, y; did you mean 'x'?` for a word that is not among them."""
     names = list(allowed)
     return f"allowed: {', '.join(names)}{nearest(name, names)}"
 
 
 def describe_problem(error: ValidationError, root: type[BaseModel]) -> str:
-    """The problem worth mending first, which is `worst`'s.
+    """Return the problem worth mending first, which is `worst`'s.
 
     Where a value may be of several kinds, what is expected of each.
     """
@@ -56,14 +56,16 @@ def describe_problem(error: ValidationError, root: type[BaseModel]) -> str:
 
 
 def worst(error: ValidationError) -> Finding:
-    """A value that is refused for a reason of its own, since it explains unknown keys too; else an unknown key."""
+    """Return a value that is refused for a reason of its own, since it explains unknown keys too; else an
+    unknown key.
+    """
     found = error.errors(include_url=False)
     ranked = sorted(found, key=lambda item: (item["type"] != UNSUPPORTED, item["type"] != "extra_forbidden"))
     return ranked[0]
 
 
 def path_of(item: Finding, root: type[BaseModel]) -> str:
-    """The key path that a finding of a validation of `root` is about, an unknown key with its name."""
+    """Return the key path that a finding of a validation of `root` is about, an unknown key with its name."""
     location = item["loc"]
     if item["type"] == "extra_forbidden":
         return _dotted(place_of(location[:-1], root).path, str(location[-1]))
@@ -152,7 +154,7 @@ class Place(NamedTuple):
 
 
 def place_of(location: Location, root: type[BaseModel]) -> Place:
-    """The place of an error's location.
+    """Return the place of an error's location.
 
     pydantic puts the tag of a union's member into the location; the author of a document never wrote it, so it is left
     out. A key of a mapping is not.
@@ -211,19 +213,19 @@ def _all_tags(models: Models) -> list[str]:
 
 
 def _tags(model: type[BaseModel]) -> tuple[str, ...]:
-    """What pydantic writes into a location for this member of a union: one of its kinds, or the class name."""
+    """Return what pydantic writes into a location for this member of a union: one of its kinds, or the class name."""
     fields = (model.model_fields.get(key) for key in TAG_KEYS)
     tag = next((field for field in fields if field is not None), None)
     return tuple(map(str, get_args(tag.annotation))) if tag else (model.__name__,)
 
 
 def _key_of(context: Mapping[str, Any]) -> str:
-    """The key that discriminates the members of a union; a union discriminated by a function has none."""
+    """Return the key that discriminates the members of a union; a union discriminated by a function has none."""
     key = str(context["discriminator"]).strip("'")
     return key if key in TAG_KEYS else "kind"
 
 
 def keys_of(models: Models) -> list[str]:
-    """The keys of `models` in the order they are written; a kind that inherits keys still begins with `kind`."""
+    """Return the keys of `models` in the order they are written; a kind that inherits keys still begins with `kind`."""
     keys = dict.fromkeys(key for model in models for key in model.model_fields)
     return sorted(keys, key=lambda key: key != "kind")

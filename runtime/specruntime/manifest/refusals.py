@@ -6,5 +6,5 @@ REBUILD = "copy the bundle again or build it again"
 
 
 def refuse(problem: str) -> None:
-    """Raises `BundleInvalid` for a disagreement between keys of the manifest."""
+    """Raise `BundleInvalid` for a disagreement between keys of the manifest."""
     raise BundleInvalid(f"the manifest contradicts itself: {problem}; {REBUILD}")

@@ -19,7 +19,7 @@ _CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def check_tensors(label: str, graph: GraphSpec, contract: Contract) -> None:
-    """Checks names, dtypes and shapes of one graph's tensors; `label` is the key it is found under."""
+    """Check names, dtypes and shapes of one graph's tensors; `label` is the key it is found under."""
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     outputs = {tensor.name: tensor for tensor in graph.outputs}
     _check_aliases_exist(label, graph, inputs, outputs)
@@ -52,7 +52,7 @@ def _check_aliases_exist(
 def _check_window_inputs(
     label: str, graph: GraphSpec, inputs: Mapping[str, TensorSpec], contract: Contract
 ) -> dict[str, TensorSpec]:
-    """The inputs that are no part of the window: the cache."""
+    """Return the inputs that are no part of the window: the cache."""
     for name in contract.needed_inputs:
         if name not in inputs:
             refuse(f"{label}.inputs has no {name!r}")
@@ -68,7 +68,7 @@ def _check_window_inputs(
 def _check_window_outputs(
     label: str, graph: GraphSpec, outputs: Mapping[str, TensorSpec], contract: Contract
 ) -> dict[str, TensorSpec]:
-    """The outputs that are no part of the window: the cache."""
+    """Return the outputs that are no part of the window: the cache."""
     key = f"{label}.outputs"
     for name in contract.needed_outputs:
         if name not in outputs:
@@ -89,7 +89,7 @@ def _listed(names: Mapping[str, Tensor], contract: Contract) -> str:
 
 
 def _fused_outputs(label: str, graph: GraphSpec, outputs: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-    """What a fused draft's outputs are: ids of all its steps, the logits of the first."""
+    """Return what a fused draft's outputs are: ids of all its steps, the logits of the first."""
     shape = outputs["top_ids"].shape if "top_ids" in outputs else ()
     if len(shape) != 2 or not isinstance(shape[1], int):
         return {}
@@ -109,7 +109,9 @@ def _check_cache_names(key: str, prefix: str, found: Collection[str], layers: in
 
 
 def _check_pairs(label: str, graph: GraphSpec, presents: Mapping[str, TensorSpec]) -> None:
-    """The cache is written in place, layer by layer and kind by kind; any other pair decodes to something else."""
+    """Check the pairs: the cache is written in place, layer by layer and kind by kind; any other pair decodes to
+    something else.
+    """
     for pair in graph.aliases:
         expected = _present(pair.input)
         if pair.output.removeprefix(DRAFTING) != expected:

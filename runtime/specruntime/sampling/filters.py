@@ -46,7 +46,7 @@ class Warper:
         self._slices = np.empty(vocab, np.intp)
 
     def candidates(self, row: NDArray[np.float32]) -> Candidates:
-        """The candidates of a processed row [vocab] at temperature > 0.
+        """Return the candidates of a processed row [vocab] at temperature > 0.
 
         Raises `EngineFailed` for a row with NaN or +inf and `InvalidArgument` when every token is banned.
         """

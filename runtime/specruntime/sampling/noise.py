@@ -40,7 +40,7 @@ def gumbel(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float
 
 
 def gumbel_argmax(logits: NDArray[np.float32], seed: int, position: int, ids: NDArray[np.int64]) -> int:
-    """The index where logits [n] + gumbel(seed, position, ids) is highest, the first of equals.
+    """Return the index where logits [n] + gumbel(seed, position, ids) is highest, the first of equals.
 
     Logarithms are only taken where the sum can be the highest: it reaches a bound b when u >= exp(-exp(l - b)), which
     is at least 1 - exp(l - b), and the leading 24 bits of u exclude nearly all of a long row.
@@ -56,7 +56,7 @@ def gumbel_argmax(logits: NDArray[np.float32], seed: int, position: int, ids: ND
 
 
 def _rivals(logits: NDArray[np.float32], bound: np.float32, word: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The places, and a few more, where logits + noise may reach the bound."""
+    """Return the places, and a few more, where logits + noise may reach the bound."""
     # The slacks, 1e-5 of the exponential and 4 units of 2**-24, exceed what fp32 rounds away.
     unlikely = np.exp(logits - bound)
     unlikely *= np.float32(-1.00001 * 2**24)
@@ -92,16 +92,18 @@ class NoiseStream:
         self._state = _key(seed, position, purpose)
 
     def uniform(self) -> float:
-        """The next number, in [0, 1) with 53 bits."""
+        """Return the next number, in [0, 1) with 53 bits."""
         self._state = (self._state + _STEP) & _WORD
         return float((_mix(self._state) >> 11) * 2.0**-53)
 
     def below(self, probability: float) -> bool:
-        """True with this probability: u < probability, strictly, so that 0 is never and 1 or more is always."""
+        """Return True with this probability: u < probability, strictly, so that 0 is never and 1 or more is always."""
         return self.uniform() < probability
 
     def categorical(self, weights: NDArray[np.floating]) -> int:
-        """An index drawn in proportion to `weights` [n], not negative, not all zero; never one of weight zero."""
+        """Return an index drawn in proportion to `weights` [n], not negative, not all zero; never one of weight
+        zero.
+        """
         cumulative = np.cumsum(weights, dtype=np.float64)
         index = int(np.searchsorted(cumulative, self.uniform() * cumulative[-1], side="right"))
         if index < cumulative.size:

@@ -85,7 +85,7 @@ class SamplingParams:
         return self.accept == "rejection" and self.temperature > 0
 
     def seeded(self) -> "SamplingParams":
-        """These options with a seed: the one they have, or a drawn one. Greedy ones need none."""
+        """Return these options with a seed: the one they have, or a drawn one. Greedy ones need none."""
         return self if self.seed is not None or self.temperature == 0 else replace(self, seed=draw_seed())
 
     def _take_lists(self) -> None:
@@ -98,7 +98,7 @@ class SamplingParams:
                 object.__setattr__(self, name, tuple(given))
 
     def _normalise(self) -> None:
-        """Makes every number Python's own: NumPy's integers wrap or overflow in the hash of the noise, for one."""
+        """Make every number Python's own: NumPy's integers wrap or overflow in the hash of the noise, for one."""
         for name in _INTEGERS:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, int(getattr(self, name)))
@@ -157,12 +157,12 @@ class SamplingParams:
 
 
 def draw_seed() -> int:
-    """A fresh seed from the operating system; below 2**53, so that every JSON reader keeps all of its digits."""
+    """Return a fresh seed from the operating system; below 2**53, so that every JSON reader keeps all of its digits."""
     return int.from_bytes(os.urandom(8)) >> 11
 
 
 def shown(value: object) -> str:
-    """The value for a message: of what was given by mistake the beginning says enough."""
+    """Return the value for a message: of what was given by mistake the beginning says enough."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to write integers of thousands of digits

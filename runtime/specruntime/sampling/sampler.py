@@ -24,7 +24,7 @@ class Processors:
     def __init__(
         self, params: SamplingParams, vocab: int, eos_token_ids: Sequence[int], prompt: Sequence[int]
     ) -> None:
-        """Raises `InvalidArgument` when a token id of the options or of the prompt is outside the vocabulary."""
+        """Raise `InvalidArgument` when a token id of the options or of the prompt is outside the vocabulary."""
         self._params = params
         self._bias_ids = _ids("logit_bias", list(params.logit_bias), vocab)
         self._bias = np.array(list(params.logit_bias.values()), np.float32)
@@ -44,12 +44,12 @@ class Processors:
         return not (self._bias_ids.size or self._penalises or (self._params.min_tokens and self._ends.size))
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Makes the tokens part of the output."""
+        """Make the tokens part of the output."""
         if self._penalises:
             _count(self._output_counts, self._seen, tokens)
 
     def apply(self, row: NDArray[np.float32], position: int, pending: Sequence[int]) -> NDArray[np.float32]:
-        """The processed row [vocab] of an output position; `row` itself is left as it is.
+        """Return the processed row [vocab] of an output position; `row` itself is left as it is.
 
         `pending`: the output tokens before the position that are not committed.
         """
@@ -86,7 +86,7 @@ def _count(counts: NDArray[np.int32], seen: NDArray[np.bool_], tokens: Sequence[
 
 
 def _scaled(logits: NDArray[np.float32], penalty: np.float32) -> NDArray[np.float32]:
-    """The logits under the repetition penalty; a finite one stays finite."""
+    """Return the logits under the repetition penalty; a finite one stays finite."""
     with np.errstate(over="ignore"):
         scaled = np.where(logits > 0, logits / penalty, logits * penalty)
     return np.where(np.isfinite(logits), np.clip(scaled, _FP32.min, _FP32.max), scaled)
@@ -113,7 +113,7 @@ class Sampler:
     def __init__(
         self, params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int], prompt: Sequence[int]
     ) -> None:
-        """Raises `InvalidArgument` when a token id or `logprobs` does not fit the vocabulary."""
+        """Raise `InvalidArgument` when a token id or `logprobs` does not fit the vocabulary."""
         if params.logprobs is not None and params.logprobs > vocab_size:
             raise InvalidArgument(
                 f"logprobs is {shown(params.logprobs)}, expected at most the vocabulary, {vocab_size}"
@@ -136,7 +136,7 @@ class Sampler:
         return self.params.temperature == 0 and self._processors.idle and self.params.logprobs is None
 
     def sample(self, logits_row: NDArray[np.float32], pending: Sequence[int] = ()) -> int:
-        """The token after prompt + committed + pending, under the match rule.
+        """Return the token after prompt + committed + pending, under the match rule.
 
         A function of (seed, output position, the distribution) alone: drafting and verifying with it at the same
         position use the same noise, which makes a good draft agree often (Gumbel coupling). Raises as `distribution`
@@ -165,11 +165,13 @@ class Sampler:
         return law
 
     def stream(self, position: int, purpose: str) -> NoiseStream:
-        """The uniform numbers for one purpose ("draft", "accept") at an output position, always from the first."""
+        """Return the uniform numbers for one purpose ("draft", "accept") at an output position, always from the
+        first.
+        """
         return NoiseStream(self.seed, position, purpose)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Makes the tokens part of the answer."""
+        """Make the tokens part of the answer."""
         self._processors.commit(tokens)
         self._position += len(tokens)
 
@@ -191,7 +193,7 @@ class TokenLogprobs:
 
 
 def token_logprobs(logits_row: NDArray[np.float32], token: int, top: int, vocab_size: int) -> TokenLogprobs:
-    """The log-probability of `token` and of the `top` most likely tokens; log-softmax of the row's real part."""
+    """Return the log-probability of `token` and of the `top` most likely tokens; log-softmax of the row's real part."""
     row = logits_row[:vocab_size]
     peak = np.max(row)
     normaliser = float(peak) + float(np.log(np.sum(np.exp(row - peak), dtype=np.float64)))

@@ -45,7 +45,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream
 
 
 def create_app(scheduler: Scheduler, codec: TextCodec | None, capacity: int, settings: Settings) -> FastAPI:
-    """The ASGI application. It neither starts nor closes the scheduler."""
+    """Return the ASGI application. It neither starts nor closes the scheduler."""
     configure_streams()
     app = FastAPI(
         title=f"{settings.model_name} on specruntime",

@@ -44,7 +44,7 @@ def server_config(app: ASGIApp, settings: Settings, drain_seconds: float) -> uvi
 
 
 def _report_answers(app: ASGIApp) -> ASGIApp:
-    """A middleware that reports to a request's connection when its answer becomes due and when it has ended."""
+    """Return a middleware that reports to a request's connection when its answer becomes due and when it has ended."""
 
     async def report(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,7 +66,7 @@ class BoundedConnection(asyncio.Protocol):
     limits: Settings
 
     def __init__(self, *, app_state: dict[str, Any], **given: Any) -> None:
-        """Takes what uvicorn gives to each of its protocols."""
+        """Take what uvicorn gives to each of its protocols."""
         self._served = H11Protocol(app_state={**app_state, CONNECTION: self}, **given)
         self._answers_due = 0
         self._write_paused = False
@@ -105,7 +105,7 @@ class BoundedConnection(asyncio.Protocol):
         self._served.connection_lost(exc)
 
     def answer_begins(self) -> None:
-        """A request's head has come; it may come before the answer to the one before has quite ended."""
+        """Note that a request's head has come; it may come before the answer to the one before has quite ended."""
         self._answers_due += 1
         self._await_request()
         self._await_taking()

@@ -26,7 +26,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to(stream: TextIO, level: int = logging.INFO) -> None:
-    """Sends the logs of server, scheduler and uvicorn to a stream, in place of what they had."""
+    """Send the logs of server, scheduler and uvicorn to a stream, in place of what they had."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
     for name in ("specruntime", "uvicorn"):

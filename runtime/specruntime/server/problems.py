@@ -66,7 +66,7 @@ class Problem(HTTPException):
 
 
 def problem_of(error: Exception) -> Problem:
-    """The problem that an error of the library is to the client."""
+    """Return the problem that an error of the library is to the client."""
     if isinstance(error, Problem):
         return error
     text = str(error)

@@ -75,7 +75,9 @@ class CompletionLogprobs:
         }
 
     def _table(self, found: TokenLogprobs) -> tuple[str, dict[str, float]]:
-        """The token's name, and the most likely tokens by name with the token itself; no two names are the same."""
+        """Return the token's name, and the most likely tokens by name with the token itself; no two names are
+        the same.
+        """
         logprobs = dict(found.top) | {found.token: found.logprob}
         names: dict[int, str] = {}
         for token in (found.token, *(token for token, _ in found.top)):
@@ -143,11 +145,11 @@ class AnswerShape:
         return document
 
     def usage_chunk(self, figures: Figures) -> Json:
-        """The event that ends a stream which asked for its usage."""
+        """Return the event that ends a stream which asked for its usage."""
         return {**self._head(chunk=True), "choices": [], "usage": usage(figures)}
 
     def whole(self, deliveries: Sequence[Delivery]) -> Json:
-        """The body of an answer that was not streamed."""
+        """Return the body of an answer that was not streamed."""
         text = "".join(delivery.delta.text for delivery in deliveries)
         reason, figures = deliveries[-1].delta.finish_reason, deliveries[-1].figures
         pieces = [piece for delivery in deliveries for piece in self._completed(delivery)]
@@ -177,13 +179,13 @@ class AnswerShape:
         return {"id": self.id, "object": kind, "created": self._created, "model": self._model}
 
     def _add_beginning(self, document: Json, choice: Json, delivery: Delivery) -> None:
-        """What a stream says once: the seed, and the prompt's ids where vLLM has them."""
+        """Add what a stream says once: the seed, and the prompt's ids where vLLM has them."""
         choice["seed"] = delivery.figures.seed
         if self._with_ids:
             (document if self.chat else choice)["prompt_token_ids"] = list(self._prompt)
 
     def _completed(self, delivery: Delivery) -> list[str]:
-        """The text that each token of a delivery completes; called once for each, in order."""
+        """Return the text that each token of a delivery completes; called once for each, in order."""
         tokens = delivery.delta.tokens
         if self._pieces is None:
             return [""] * len(tokens)

@@ -146,13 +146,13 @@ def _require_key(request: Request, settings: Settings) -> None:
 
 
 def _cause(error: Exception) -> Exception:
-    """What reading a body raised, where FastAPI has put an `HTTPException` in its place."""
+    """Return what reading a body raised, where FastAPI has put an `HTTPException` in its place."""
     hidden = isinstance(error, HTTPException) and not isinstance(error, Problem)
     return error.__cause__ if hidden and isinstance(error.__cause__, Exception) else error
 
 
 def _misfit(document: Any, model: type[BaseModel]) -> Problem:
-    """Validates once more: FastAPI keeps a list of findings, and `describe_problem` reads pydantic's error."""
+    """Validate once more: FastAPI keeps a list of findings, and `describe_problem` reads pydantic's error."""
     try:
         model.model_validate(document)
     except ValidationError as error:

@@ -162,7 +162,7 @@ class ChatMessage(_Closed):
         return content
 
     def as_mapping(self) -> dict[str, Any]:
-        """The fields that chat templates take, those that were given."""
+        """Return the fields that chat templates take, those that were given."""
         parts = self.content if isinstance(self.content, list) else ()
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in parts)
         optional = {"name": self.name, "tool_call_id": self.tool_call_id}

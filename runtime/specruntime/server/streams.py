@@ -25,7 +25,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def configure_streams() -> None:
-    """Sets sse-starlette up for this process: streams may end after the first signal, and no log has what they send."""
+    """Set sse-starlette up for this process: streams may end after the first signal, and no log has what they send."""
     getLogger("sse_starlette").setLevel(WARNING)
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # theirs
 
@@ -73,7 +73,7 @@ async def events_of(
     with_usage: bool,
     ended: Callable[[Delivery], None],
 ) -> AsyncIterator[bytes]:
-    """The events of a stream, from its first delivery on; an error is the last event.
+    """Yield the events of a stream, from its first delivery on; an error is the last event.
 
     `ended` gets the last delivery, also where the client leaves.
     """
@@ -95,7 +95,7 @@ async def events_of(
 
 
 async def unless_gone(receive: Receive, answer: Awaitable[T]) -> T:
-    """What the awaitable gives; raises `Cancelled` when the client leaves before. The body has been read."""
+    """Return what the awaitable gives; raises `Cancelled` when the client leaves before. The body has been read."""
     answering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(_until_gone(receive))
     try:

@@ -26,7 +26,7 @@ _SAME = (
 async def work_of(
     asked: ChatRequest | CompletionRequest, codec: TextCodec | None, max_prompt_tokens: int
 ) -> Work:
-    """Raises `InvalidArgument` or `CapacityExceeded` for what the bundle cannot answer."""
+    """Raise `InvalidArgument` or `CapacityExceeded` for what the bundle cannot answer."""
     params = sampling_params(asked)
     prompt = await _prompt_ids(asked, codec)
     if len(prompt) > max_prompt_tokens:
@@ -37,7 +37,7 @@ async def work_of(
 
 
 def sampling_params(asked: Sampling) -> SamplingParams:
-    """Raises `InvalidArgument` for values that do not go together."""
+    """Raise `InvalidArgument` for values that do not go together."""
     if asked.stream_options is not None and asked.stream_options.include_usage and not asked.stream:
         raise Problem(400, "stream_options is given without stream: true", parameter="stream_options")
     if isinstance(asked, ChatRequest) and asked.top_logprobs and not asked.logprobs:

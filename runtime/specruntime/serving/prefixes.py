@@ -24,7 +24,7 @@ class Prefixes:
     """What one bundle may reuse."""
 
     def __init__(self, manifest: Manifest, mode: PrefixCaching) -> None:
-        """Raises `InvalidArgument` for another mode than those listed."""
+        """Raise `InvalidArgument` for another mode than those listed."""
         if mode not in PREFIX_CACHING:
             raise InvalidArgument(f"prefix_caching is {mode!r}, {one_of(str(mode), PREFIX_CACHING)}")
         self.on = mode != "off"
@@ -46,7 +46,9 @@ class Prefixes:
         return length if length > 1 else 0  # the last one is fed again: one alone saves nothing
 
     def _whole(self, length: int) -> int:
-        """The last end of a piece within `length` tokens; each after the first begins with the token before it."""
+        """Return the last end of a piece within `length` tokens; each after the first begins with the token
+        before it.
+        """
         if length < self._piece:
             return 0
         step = max(self._piece - 1, 1)

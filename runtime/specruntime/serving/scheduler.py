@@ -99,7 +99,7 @@ class Ticket:
         self._deliver = deliver
 
     def cancel(self) -> None:
-        """Ends the request before the next step; its last event is a failure. From any thread, at any time."""
+        """End the request before the next step; its last event is a failure. From any thread, at any time."""
         self.cancelled = True
 
     @property
@@ -115,7 +115,7 @@ class Ticket:
         return None
 
     def send(self, event: Event) -> None:
-        """A receiver that fails is one that does not want the answer."""
+        """Deliver an event; a receiver that fails is one that does not want the answer."""
         try:
             self._deliver(event)
         except Exception:
@@ -192,7 +192,7 @@ class Scheduler:
             return self._changed.wait_for(lambda: not (self._waiting or self._active), timeout)
 
     def close(self) -> None:
-        """Ends what still runs with `Draining` and frees the slots. Idempotent."""
+        """End what still runs with `Draining` and free the slots. Idempotent."""
         with self._changed:
             self._draining = self._closed = True
             self._changed.notify_all()
@@ -258,7 +258,7 @@ class Scheduler:
             self.totals.prompt_tokens += len(ticket.work.prompt)
 
     def _chosen(self, work: Work) -> int:
-        """The free slot that suits the work; any does where the choice fails, for want of memory say."""
+        """Return the free slot that suits the work; any does where the choice fails, for want of memory say."""
         try:
             return self._free[self._free.index(self._stepper.choose(self._free, work))]
         except Exception:
@@ -304,7 +304,7 @@ class Scheduler:
         figures.accepted += round.accepted
 
     def _release(self, slot: int) -> None:
-        """Empties a slot for the next request; one that cannot be emptied is not used again."""
+        """Empty a slot for the next request; one that cannot be emptied is not used again."""
         works = True
         try:
             self._stepper.evict(slot)

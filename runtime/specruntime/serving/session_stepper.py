@@ -79,7 +79,9 @@ class SessionStepper:
         return Work(prompt, work.params, work.speculate)
 
     def choose(self, free: Sequence[int], work: Work) -> int:
-        """A slot whose cache begins as the prompt does, if that is most of what it holds; else the longest unused."""
+        """Return a slot whose cache begins as the prompt does, if that is most of what it holds; else the longest
+        unused.
+        """
         if not self._prefixes.on:
             return free[0]
         slots = [self._slots[number] for number in free]
@@ -147,7 +149,7 @@ class SessionStepper:
         return None
 
     def _make_ready(self, slot: "Slot") -> None:
-        """What a slot needs before its work begins."""
+        """Prepare what a slot needs before its work begins."""
 
     def _usable(self, work: Work, slot: "Slot") -> int:
         """Tokens of the slot's session that the work can start from."""
@@ -159,7 +161,7 @@ class SessionStepper:
         return Answer(session, params, self._codec)
 
     def _new_session(self, number: int) -> tuple[Session, DraftSwitch]:
-        """A session for the slot of this number."""
+        """Return a session for the slot of this number."""
         made: list[DraftSwitch] = []
 
         def switched(draft: Draft) -> Draft:
@@ -198,7 +200,7 @@ class Slot:
         self._work, self._answer, self.begun = work, None, False
 
     def begin(self, source: "Slot", length: int) -> None:
-        """Starts the work from the first `length` tokens of a slot, maybe this one; 0: from nothing."""
+        """Start the work from the first `length` tokens of a slot, maybe this one; 0: from nothing."""
         if length and source is self:
             self.session.rewind(length)
         else:
@@ -220,7 +222,7 @@ class Slot:
         self._switch.on = self._work.speculate and (allowed or self._work.params.draws_drafts)
 
     def empty(self, now: int, *, keep: bool) -> None:
-        """Ends the work. Unless it may `keep` them for others, forgets its tokens; a session that cannot be healed is
+        """End the work. Unless it may `keep` them for others, forget its tokens; a session that cannot be healed is
         replaced by a new one.
         """
         self._work, self._answer, self.begun, self.emptied = None, None, False, now
@@ -237,7 +239,7 @@ class Slot:
         return partial(self.turn, chunk, answer)
 
     def turn(self, chunk: int, answer: Callable[[Session, SamplingParams], Answer]) -> Turn:
-        """A chunk of the prompt or a round; never raises but for an interrupt."""
+        """Return a chunk of the prompt or a round; never raises but for an interrupt."""
         started = self.session.clock()
         cached, self._cached = self._cached, 0
         try:
@@ -249,7 +251,7 @@ class Slot:
             return Turn(self.number, error=error)
 
     def _feed(self, chunk: int) -> bool:
-        """Feeds one window of the prompt; False when what is left fits the window of the first round."""
+        """Feed one window of the prompt; False when what is left fits the window of the first round."""
         assert self._work is not None
         prompt = self._work.prompt
         room = (

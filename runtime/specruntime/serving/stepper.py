@@ -62,7 +62,7 @@ class Stepper(Protocol):
     capacity: int  # rows of one slot's KV cache
 
     def check(self, work: Work) -> Work:
-        """The work as `admit` takes it. Raises `EmptyPrompt`, `InvalidArgument` or `CapacityExceeded`."""
+        """Return the work as `admit` takes it. Raises `EmptyPrompt`, `InvalidArgument` or `CapacityExceeded`."""
         ...
 
     def choose(self, free: Sequence[int], work: Work) -> int:
@@ -70,7 +70,7 @@ class Stepper(Protocol):
         ...
 
     def admit(self, slot: int, work: Work) -> None:
-        """Fills an empty slot; runs nothing yet. Raises what the engine raises for it; the slot stays empty then."""
+        """Fill an empty slot; run nothing yet. Raises what the engine raises for it; the slot stays empty then."""
         ...
 
     def step(self) -> Iterator[Turn]:
@@ -82,7 +82,7 @@ class Stepper(Protocol):
         ...
 
     def evict(self, slot: int) -> None:
-        """Empties a slot, whatever its state. Raises when it can never be filled again."""
+        """Empty a slot, whatever its state. Raises when it can never be filled again."""
         ...
 
     def rows(self) -> int:

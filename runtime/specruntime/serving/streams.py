@@ -17,7 +17,7 @@ class _Cancelling:
     _ended = False
 
     def close(self) -> None:
-        """Cancels what has not ended. Idempotent."""
+        """Cancel what has not ended. Idempotent."""
         self.ticket.cancel()
         self._ended = True
 
@@ -30,7 +30,7 @@ class Stream(_Cancelling):
     """Yields the deliveries of one request; raises the error that ended its answer."""
 
     def __init__(self, scheduler: Scheduler, work: Work, *, seconds: float | None = None) -> None:
-        """Submits at once. Raises what `Scheduler.submit` raises."""
+        """Submit at once. Raises what `Scheduler.submit` raises."""
         self._events: SimpleQueue[Event] = SimpleQueue()
         self.ticket = scheduler.submit(work, self._events.put, seconds=seconds)
 
@@ -49,7 +49,7 @@ class AsyncStream(_Cancelling):
     """`Stream` for the event loop that is running when it is made."""
 
     def __init__(self, scheduler: Scheduler, work: Work, *, seconds: float | None = None) -> None:
-        """Submits at once. Raises what `Scheduler.submit` raises."""
+        """Submit at once. Raises what `Scheduler.submit` raises."""
         loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         put = self._events.put_nowait
@@ -69,7 +69,7 @@ class AsyncStream(_Cancelling):
 def collect(
     scheduler: Scheduler, works: Sequence[Work], ended: Callable[[], object] = lambda: None
 ) -> list[list[Delivery]]:
-    """The deliveries of all works, in their order; `ended` is called as each answer ends.
+    """Return the deliveries of all works, in their order; `ended` is called as each answer ends.
 
     Raises the first error any of them meets, or `ended` raises, and cancels the others.
     """

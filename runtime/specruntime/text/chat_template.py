@@ -34,7 +34,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The text of a conversation; messages are mappings with at least `role`.
+        """Return the text of a conversation; messages are mappings with at least `role`.
 
         Raises `InvalidArgument` for messages of another form and where the template refuses or fails.
         """
@@ -65,7 +65,7 @@ def _listed(messages: object) -> Sequence[object]:
 
 
 def _checked(index: int, message: object) -> dict[str, Any]:
-    """The message as templates get it: without keys of no value, its reasoning under each name that is read.
+    """Return the message as templates get it: without keys of no value, its reasoning under each name that is read.
 
     Source: `apply_chat_template`, for which a null is a key that was not given, and a message may lack its content (an
     assistant's that only calls tools).
@@ -105,7 +105,7 @@ def _compile(source: str) -> "Template":
 
 
 def _environment() -> "Environment":
-    """The names, filters and tags that transformers gives a template, in a sandbox.
+    """Return the names, filters and tags that transformers gives a template, in a sandbox.
 
     Source: `transformers.utils.chat_template_utils`. The clock alone differs: equal prompts must give equal tokens on
     every day, so `strftime_now` is not defined for a template that asks whether it is, which then takes the date it
@@ -197,7 +197,7 @@ def _tojson(
 
 
 def _joined(pieces: Iterable[str]) -> str | None:
-    """The whole text; None as soon as it is longer than any prompt."""
+    """Return the whole text; None as soon as it is longer than any prompt."""
     parts, length = [], 0
     for piece in pieces:
         parts.append(piece)

@@ -41,7 +41,7 @@ class TextCodec:
 
     @classmethod
     def open(cls, root: Path, spec: TokenizerSpec) -> "TextCodec":
-        """Reads the tokenizer and template named by `spec` under the bundle directory `root`.
+        """Read the tokenizer and template named by `spec` under the bundle directory `root`.
 
         Raises `BackendMissing` without the extra `text`, `BundleInvalid` when a file cannot be read or parsed.
         """
@@ -72,7 +72,9 @@ class TextCodec:
             raise _no_ids(error) from error
 
     def is_silent(self, token: int) -> bool:
-        """True for a token that adds nothing to any text: a special one, or one that the tokenizer does not have."""
+        """Return True for a token that adds nothing to any text: a special one, or one that the tokenizer does not
+        have.
+        """
         try:
             return token in self._special or self._tokenizer.id_to_token(token) is None
         except (OverflowError, TypeError) as error:
@@ -89,7 +91,7 @@ class TextCodec:
         return list(self._tokenizer.encode(_checked_text(text), add_special_tokens=False).ids)
 
     def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        """The text that `chat` encodes; same errors."""
+        """Return the text that `chat` encodes; same errors."""
         if self._template is None:
             raise InvalidArgument(
                 "this bundle has no chat template; encode plain text, or build from a checkpoint that has one"
@@ -97,11 +99,11 @@ class TextCodec:
         return self._template.render(messages, add_generation_prompt=add_generation_prompt)
 
     def stream(self, prompt: Sequence[int] = ()) -> "TextStream":
-        """A decoder for one answer's tokens as they are committed; `prompt` is what they follow."""
+        """Return a decoder for one answer's tokens as they are committed; `prompt` is what they follow."""
         return TextStream(self, prompt)
 
     def token_bytes(self, token: int) -> bytes | None:
-        """What the token adds to a text that it does not begin: UTF-8, or some bytes of a character.
+        """Return what the token adds to a text that it does not begin: UTF-8, or some bytes of a character.
 
         None for a token that is silent. Raises `InvalidArgument` for what can be no id.
         """
@@ -123,7 +125,8 @@ class TextCodec:
         )
 
     def token_text(self, token: int) -> str:
-        """The token for a reader: its text, the name of a silent one, and bytes that are no text as `\\xe2\\x80`.
+        r"""Return the token for a reader: its text, the name of a silent one, and bytes that are no text as
+        `\xe2\x80`.
 
         Source: the `token` of log-probabilities in the API of OpenAI.
         """
@@ -174,11 +177,11 @@ class TextStream:
         self._split = len(self._ids) if text.endswith(INCOMPLETE) else 0
 
     def push(self, ids: Iterable[int]) -> str:
-        """The text that became complete with these tokens; may be empty."""
+        """Return the text that became complete with these tokens; may be empty."""
         return "".join(self._push(token) for token in ids if not self._codec.is_silent(token))
 
     def flush(self) -> str:
-        """What is still held back, with U+FFFD for bytes that never became a character. Ends the answer."""
+        """Return what is still held back, with U+FFFD for bytes that never became a character. Ends the answer."""
         text = self._codec.decode(self._ids)
         self._settle(text)
         rest = text[self._shown :]
@@ -203,7 +206,7 @@ class TextStream:
         return piece
 
     def _settle(self, text: str) -> None:
-        """Finds where in the text a split prompt ends: before a character that was only begun in it."""
+        """Find where in the text a split prompt ends: before a character that was only begun in it."""
         if self._split:
             ends = (self._codec.decode(self._ids[:count]) for count in range(self._split, -1, -1))
             self._shown = next(len(end) for end in ends if text.startswith(end))
@@ -220,7 +223,7 @@ class TextStream:
         return run if len(self._ids) - self._whole < _CHARACTER_BYTES else min(run, _CHARACTER_BYTES - 1)
 
     def _forget(self, count: int, held: str) -> str:
-        """Drops the first tokens; returns the held text where the tokens left read otherwise alone, else nothing."""
+        """Drop the first tokens; return the held text where the tokens left read otherwise alone, else nothing."""
         del self._ids[:count]
         rest = self._codec.decode(self._ids)
         agrees = rest.endswith(held)
@@ -229,7 +232,8 @@ class TextStream:
 
 
 def _end_of(prompt: Sequence[int], codec: TextCodec) -> tuple[list[int], int]:
-    """The prompt's last tokens with a text, from where a character begins; and how many there are up to where one ends.
+    """Return the prompt's last tokens with a text, from where a character begins; and how many there are up to where
+    one ends.
 
     Both ends may lie inside a character, whose tokens spoil those next to them in a decoder that falls back to bytes.
     """
@@ -245,7 +249,7 @@ def _end_of(prompt: Sequence[int], codec: TextCodec) -> tuple[list[int], int]:
 
 @cache
 def _byte_symbols() -> Mapping[str, int]:
-    """The characters with which byte-level vocabularies write bytes. Source: `bytes_to_unicode` of GPT-2."""
+    """Return the characters with which byte-level vocabularies write bytes. Source: `bytes_to_unicode` of GPT-2."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -274,7 +278,7 @@ def _parse_tokenizer(text: str) -> "Tokenizer":
 
 
 def _checked_text(text: str) -> str:
-    """The text as it is. Raises `InvalidArgument` for what tokenizers cannot take."""
+    """Return the text as it is. Raises `InvalidArgument` for what tokenizers cannot take."""
     if not isinstance(text, str):
         raise InvalidArgument(f"the text is a {type(text).__name__}, expected a str")
     try:

@@ -11,7 +11,7 @@ __all__ = ["split_attention_names", "tensorrt_passes"]
 
 
 def tensorrt_passes(batch: int) -> tuple[GraphPass, ...]:
-    """Passes for `tensorrt` and `tensorrt_rtx`; inputs and outputs keep their names.
+    """Pass for `tensorrt` and `tensorrt_rtx`; inputs and outputs keep their names.
 
     A batch of 1 becomes a number in every shape; a larger one is the most sequences a launch holds, and stays open.
     """
@@ -20,5 +20,5 @@ def tensorrt_passes(batch: int) -> tuple[GraphPass, ...]:
 
 
 def split_attention_names(model: ir.Model) -> tuple[str, ...]:
-    """The attention nodes of the canonical graph that a lowered graph holds as primitive operators."""
+    """Return the attention nodes of the canonical graph that a lowered graph holds as primitive operators."""
     return split_attention(model.graph)

@@ -24,7 +24,7 @@ def insert_node(
     attributes: Mapping[str, ir.Attr | int | float] | None = None,
     after: bool = False,
 ) -> ir.Value:
-    """Adds one node before (or after) `anchor`; its single output is called `output` and the node `node_<output>`."""
+    """Add one node before (or after) `anchor`; its single output is called `output` and the node `node_<output>`."""
     node = ir.node(op_type, inputs, attributes=attributes, name=f"node_{output}")
     result = node.outputs[0]
     result.name = output
@@ -41,7 +41,7 @@ def insert_node(
 def constant(
     graph: ir.Graph, name: str, array: NDArray[np.generic], dtype: ir.DataType | None = None
 ) -> ir.Value:
-    """An initializer of the graph; the one already there where the name is taken."""
+    """Return an initializer of the graph; the one already there where the name is taken."""
     known = graph.initializers.get(name)
     if known is not None:
         return known
@@ -54,7 +54,7 @@ def constant(
 
 
 def static_size(value: ir.Value, axis: int) -> int | None:
-    """The size of `value` along `axis`; None where it is not a number."""
+    """Return the size of `value` along `axis`; None where it is not a number."""
     if value.shape is None or axis >= len(value.shape):
         return None
     size = value.shape[axis]
@@ -64,7 +64,7 @@ def static_size(value: ir.Value, axis: int) -> int | None:
 def rewrite_attention(
     name: str, model: ir.Model, rewrite: Callable[[ir.Graph, ir.Node], str | None]
 ) -> PassReport:
-    """Runs `rewrite` on each ONNX `Attention` node; it returns None where it fired and the reason where it did not."""
+    """Run `rewrite` on each ONNX `Attention` node; it returns None where it fired and the reason where it did not."""
     nodes = [node for node in model.graph if node.op_type == "Attention" and node.domain == ""]
     outcomes = [(node.name, rewrite(model.graph, node)) for node in nodes]
     reasons = tuple(f"{node}: {reason}" for node, reason in outcomes if reason is not None)

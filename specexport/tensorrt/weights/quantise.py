@@ -73,7 +73,7 @@ def _config(library: Any, weights: EngineWeights) -> dict[str, Any]:
 
 
 def _with_blocks(entries: Any, blocks: dict[Any, Any]) -> Any:
-    """A copy of a configuration's entries in which whatever has blocks has these."""
+    """Return a copy of a configuration's entries in which whatever has blocks has these."""
     if isinstance(entries, dict):
         return {
             key: blocks if key == "block_sizes" else _with_blocks(item, blocks)
@@ -90,7 +90,7 @@ def _fp8(module: Any, dtype: np.dtype[np.generic]) -> Fp8Linear:
 
 
 def _int4(module: Any, block: int, dtype: np.dtype[np.generic]) -> Int4Linear:
-    """The scales are rounded to the precision of the graph first, so that the values fit the scales it holds."""
+    """Return the scales are rounded to the precision of the graph first, so that the values fit the scales it holds."""
     weight = module.weight.float().numpy()
     outputs, size = weight.shape
     found = (module.weight_quantizer.amax / _LARGEST_INT4).float().numpy().reshape(outputs, size // block)
@@ -166,7 +166,7 @@ def _open(graph: CompiledGraph, names: Sequence[str], directory: Path) -> Any:
 
 
 def _feeds(graph: CompiledGraph, ids: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """A chain window of all of `ids` on an empty cache; no row is judged but the last."""
+    """Return a chain window of all of `ids` on an empty cache; no row is judged but the last."""
     count = len(ids)
     known: dict[str, NDArray[Any]] = {
         "input_ids": np.array([ids], np.int64),

@@ -81,7 +81,7 @@ Linear = Fp8Linear | Int4Linear | Nvfp4Linear
 
 
 def smallest_scale(dtype: np.dtype[np.generic]) -> float:
-    """The least scale a graph of `dtype` may hold; what is divided by it stays a number."""
+    """Return the least scale a graph of `dtype` may hold; what is divided by it stays a number."""
     return float(ml_dtypes.finfo(dtype).smallest_subnormal)  # type: ignore[no-untyped-call]
 
 
@@ -96,7 +96,7 @@ _FP4 = ir.DataType.FLOAT4E2M1
 
 
 def stored_layers(graph: ir.Graph) -> tuple[ir.Node, ...]:
-    """The linear layers whose weights an engine stores in fewer bits."""
+    """Return the linear layers whose weights an engine stores in fewer bits."""
     return constant_products(graph, KEPT_OUTPUTS)
 
 
@@ -181,7 +181,7 @@ def _dynamic_fp4(build: Builder, rows: ir.Value, scale: ir.Value) -> tuple[ir.Va
 
 
 def _expand(build: Builder, layer: Linear, dtype: ir.DataType, transposed: bool) -> ir.Value:
-    """The matrix in `dtype`, [N, K] where `transposed`, else [K, N]."""
+    """Return the matrix in `dtype`, [N, K] where `transposed`, else [K, N]."""
     if isinstance(layer, Nvfp4Linear):
         scales = build.add(
             "DequantizeLinear", [build.constant(layer.block_scales), build.constant(layer.scale)], _FLOAT
