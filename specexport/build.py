@@ -4,9 +4,10 @@ The order of stages and nothing else; each stage is a function of its own module
 the bundle is known to be out of date.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from specexport.backends import backend_of
+from specexport.backends import BackendBuild, backend_of
 from specexport.bundle.up_to_date import build_key, default_output, is_current, is_in_use
 from specexport.bundle.writer import check_output
 from specexport.cache.contents import cache_limit, describe_entries, prune_cache
@@ -34,7 +35,22 @@ def build(recipe: Recipe, output: Path | None = None, context: BuildContext = DE
     # Held before it is read, so that no other process removes it in between.
     if not context.force and is_in_use(output, output) and is_current(output, key):
         context.announce("nothing changed")
-        return output
+    else:
+        _make(recipe, output, key, digests, backend, context)
+    if removed := prune_cache(max_bytes=limit).removed:
+        context.announce(f"removed from the cache, not used for longest: {describe_entries(removed)}")
+    return output
+
+
+def _make(
+    recipe: Recipe,
+    output: Path,
+    key: str,
+    digests: Mapping[str, str],
+    backend: BackendBuild,
+    context: BuildContext,
+) -> None:
+    """Build what is not in the cache, and write the bundle."""
     context.announce("loading PyTorch")
     from specexport.bundle.record import write_bundle
     from specexport.graph.built import build_graph
@@ -46,6 +62,3 @@ def build(recipe: Recipe, output: Path | None = None, context: BuildContext = DE
         name: build_graph(recipe, backend, name, request, context) for name, request in requests.items()
     }
     write_bundle(output, key, recipe, backend, graphs, context)
-    if removed := prune_cache(max_bytes=limit).removed:
-        context.announce(f"removed from the cache, not used for longest: {describe_entries(removed)}")
-    return output

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specexport.backends import backend_of
 from specexport.bundle.up_to_date import default_output
 from specexport.bundle.writer import check_output
+from specexport.cache.contents import cache_limit
 from specexport.cache.context import Announce
 from specexport.recipe.naming import naming_source
 from specexport.recipe.schema import Recipe
@@ -38,6 +39,7 @@ def estimate(recipe: Recipe, output: Path | None, announce: Announce) -> dict[st
     """
     output = output or default_output(recipe)
     check_output(output)
+    cache_limit()  # one that cannot be read is refused
     backend_of(recipe.backend).check_machine(recipe)
     announce("loading PyTorch")
     from specexport.checkpoints.outline import outline_recipe

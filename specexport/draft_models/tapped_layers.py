@@ -64,8 +64,10 @@ def tapped_layers(
     if stated is not None:
         _require_layers("draft.layer_ids", stated.ids, name, target, stated.meaning)
         return TappedFeatures(stated.entering, f"the recipe: what is {stated.meaning} {_listed(stated.ids)}")
-    nested = config.get("eagle_config")
-    places = (config, nested if isinstance(nested, dict) else {})
+    nested = config.get("eagle_config") or {}
+    if not isinstance(nested, dict):
+        raise CheckpointUnsupported(f"{name}: eagle_config is {nested!r} in config.json, expected an object")
+    places = (config, nested)
     ids = next((place[LAYER_IDS_KEY] for place in places if place.get(LAYER_IDS_KEY)), None)
     meaning = next((place[MEANING_KEY] for place in places if MEANING_KEY in place), None)
     if ids is None:

@@ -1,5 +1,6 @@
 """Command-line options that become `SamplingParams`: spelled once for every command that decodes."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -134,6 +135,8 @@ def sampling_params(
     except InvalidArgument as error:
         field, _, rest = str(error).partition(" ")
         option = _OPTION_NAMES.get(field, "--" + field.replace("_", "-"))
+        # None is what an option is that was not given.
+        rest = re.sub(r"expected None(?: \([^)]*\))? or ", "expected ", rest)
         raise InvalidArgument(f"{option} {rest.replace('max_tokens', '--max-new-tokens')}") from error
 
 

@@ -56,6 +56,22 @@ _OPTIONS = (
     "speculative_config", "dtype", "max_model_len", "max_num_seqs", "speculate_up_to", "prefix_caching",
     "threads", "provider", "verify",
 )  # fmt: skip
+# Arguments of vLLM's `generate` and `chat` that are not supported, at the values that change nothing.
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
+    "chat_template": (None,),
+    "chat_template_content_format": ("auto", "string"),
+    "chat_template_kwargs": (None, {}),
+    "continue_final_message": (False,),
+    "data_parallel_rank": (None,),
+    "lora_request": (None,),
+    "mm_processor_kwargs": (None, {}),
+    "priority": (None, 0),
+    "prompt_adapter_request": (None,),
+    "tokenization_kwargs": (None, {}),
+    "tools": (None, []),
+    "trace_headers": (None, {}),
+}
 _PROMPT_KEYS = ("prompt", "prompt_token_ids")
 _QUEUE = 1_000_000  # a caller's own list of prompts is bounded by the caller
 
@@ -146,6 +162,7 @@ class LLM(_Served):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: Progress = False,
+        **others: object,
     ) -> list[RequestOutput]:
         """Return the answers, in the order of the prompts; the options are one for all or one each (default: greedy).
 
@@ -153,8 +170,9 @@ class LLM(_Served):
         `max_tokens` goes on until an end token or until the cache is full. `use_tqdm` shows a progress bar of the
         prompts: True, or what is called as `tqdm` is (`tqdm.notebook.tqdm`, a partial). Raises `EmptyPrompt`,
         `InvalidArgument` or `CapacityExceeded` for a prompt, before any is answered, `BackendMissing` for a bar
-        without tqdm, and `EngineFailed`.
+        without tqdm, and `EngineFailed`. Other arguments of vLLM may be given at the values that change nothing.
         """
+        _require_neutral(others)
         listed = _listed(prompts)
         chosen = _one_each(sampling_params, len(listed))
         requests = [self._request(prompt, params) for prompt, params in zip(listed, chosen, strict=True)]
@@ -171,8 +189,10 @@ class LLM(_Served):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: Progress = False,
+        **others: object,
     ) -> list[RequestOutput]:
         """`generate` for a conversation or a list of them, rendered by the bundle's chat template."""
+        _require_neutral(others)
         first = next(iter(messages), None)
         conversations: Any = [messages] if first is None or isinstance(first, Mapping) else messages
         ids = [self._chat_ids(one) for one in conversations]
@@ -203,12 +223,17 @@ class AsyncLLM(_Served):
     """`LLM` for asyncio: `async for output in AsyncLLM("my.bundle").generate("Hello", params): ...`"""
 
     def generate(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        **others: object,
     ) -> AsyncIterator[RequestOutput]:
         """Return the answer to one prompt as it grows: the same object after each round, `finished` at the end.
 
         Leaving the loop early and closing the iterator cancels the answer. Raises as `LLM.generate`, at once.
         """
+        _require_neutral(others)
         work, output = self._request(prompt, sampling_params, request_id)
         return self._grow(AsyncStream(self._scheduler, work), output)
 
@@ -217,9 +242,10 @@ class AsyncLLM(_Served):
         messages: Sequence[Message],
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        **others: object,
     ) -> AsyncIterator[RequestOutput]:
         """`generate` for a conversation."""
-        return self.generate(self._chat_ids(messages), sampling_params, request_id)
+        return self.generate(self._chat_ids(messages), sampling_params, request_id, **others)
 
     async def _grow(self, deliveries: AsyncStream, output: RequestOutput) -> AsyncIterator[RequestOutput]:
         try:
@@ -330,6 +356,18 @@ def _require_codec(codec: TextCodec | None) -> TextCodec:
     if codec is None:
         raise InvalidArgument("this bundle has no tokenizer, so it takes no text: give lists of token ids")
     return codec
+
+
+def _require_neutral(others: Mapping[str, object]) -> None:
+    """Raises `InvalidArgument` for an argument that is unknown, or that asks for something."""
+    for name, value in others.items():
+        if name not in _NEUTRAL:
+            raise InvalidArgument(f"{name} is no argument, {one_of(name, ('use_tqdm', *_NEUTRAL))}")
+        if not any(type(value) is type(neutral) and value == neutral for neutral in _NEUTRAL[name]):
+            allowed = " or ".join(map(repr, _NEUTRAL[name]))
+            raise InvalidArgument(
+                f"{name} is {shown(value)}, expected {allowed}: this argument of vLLM is not supported here"
+            )
 
 
 def _no_params(found: object) -> InvalidArgument:

@@ -25,7 +25,8 @@ from specruntime.manifest.messages import UNSUPPORTED
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+"""As in the API of OpenAI. A negative one is another name of the seed that is 2**63 more."""
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 StopText = Annotated[str, Field(min_length=1, max_length=256)]
 TokenName = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
@@ -139,8 +140,8 @@ class ChatMessage(_Closed):
     """A message of any role. Clients send messages of answers back with all their fields."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)] | None
-    """Null for an assistant that said nothing."""
+    content: str | Annotated[list[TextPart], Field(min_length=1)] | None = Field(None, validate_default=True)
+    """Null or left out for an assistant that said nothing."""
     name: str | None = None
     tool_call_id: str | None = None
     annotations: Annotated[Any, Neutral([], why=_TEXT)] = None
@@ -158,7 +159,9 @@ class ChatMessage(_Closed):
     @classmethod
     def _require_content(cls, content: Any, others: ValidationInfo) -> Any:
         if content is None and others.data.get("role", "assistant") != "assistant":
-            raise PydanticCustomError(UNSUPPORTED, "text; only an assistant's content may be null")
+            raise PydanticCustomError(
+                UNSUPPORTED, "text; only an assistant's content may be null or left out"
+            )
         return content
 
     def as_mapping(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def sampling_params(asked: Sampling) -> SamplingParams:
     return SamplingParams(
         temperature=temperature if temperature >= 1e-6 else 0.0,
         top_k=max(asked.top_k or 0, 0),
-        seed=asked.seed,
+        seed=None if asked.seed is None else asked.seed % 2**63,
         stop=asked.stop or (),  # type: ignore[arg-type]  # a string and a list are taken too
         logit_bias=biases,
         max_tokens=asked.token_limit,

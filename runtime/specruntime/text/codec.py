@@ -157,7 +157,8 @@ class TextStream:
     """Turns the tokens of an answer into text as they arrive, holding back bytes that do not form a character yet.
 
     The text is what decoding prompt and answer together adds to the prompt: its first word keeps the space before it.
-    Where the prompt ends inside a character, the answer begins with that character.
+    Where the prompt ends inside a character, the answer begins with that character. Where a decoder that falls back to
+    bytes gives up whole characters beside broken bytes, the stream may have sent these before.
 
     Only the tokens since the last piece but one are decoded again, and of a run of broken bytes the last few, so the
     cost of a token does not grow with the answer; the piece before, at first the end of the prompt, gives decoders

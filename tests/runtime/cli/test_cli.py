@@ -48,6 +48,13 @@ def test_the_streamed_text_is_the_answer(tiny_bundle: Path) -> None:
     assert "tokens/s" in result.stderr and "outside the engine" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--seed", "--logprobs"])
+def test_a_number_out_of_range_says_what_the_option_takes(tiny_bundle: Path, option: str) -> None:
+    assert f"{option} is -1, expected an integer" in refusal(
+        "generate", tiny_bundle, "--prompt", "a", option, "-1"
+    )
+
+
 def test_the_seed_that_was_drawn_is_shown_and_gives_the_answer_again(tiny_bundle: Path) -> None:
     command = ("generate", tiny_bundle, "--prompt", PROMPT, "--max-new-tokens", "20", "--temperature", "1")
     first, second = (json.loads(succeed(*command, "--json").stdout) for _ in range(2))

@@ -133,6 +133,37 @@ def test_a_progress_bar_counts_the_answers(llm: LLM, capsys: pytest.CaptureFixtu
         llm.generate(PROMPTS, short, use_tqdm="yes")  # type: ignore[arg-type]
 
 
+def test_arguments_of_vllm_pass_where_they_change_nothing_and_others_are_refused_by_name(llm: LLM) -> None:
+    """As in vLLM's signatures of `LLM.generate` and `LLM.chat`, with their defaults."""
+    short = SamplingParams(max_tokens=3)
+    plain = llm.generate(PROMPTS, short)
+    given = llm.generate(PROMPTS, short, lora_request=None, priority=None, tokenization_kwargs=None)
+    assert [output.outputs for output in given] == [output.outputs for output in plain]
+    chat = [{"role": "user", "content": "hi"}]
+    defaults: dict[str, Any] = {
+        "lora_request": None,
+        "chat_template": None,
+        "chat_template_content_format": "auto",
+        "add_generation_prompt": True,
+        "continue_final_message": False,
+        "tools": None,
+        "chat_template_kwargs": None,
+        "mm_processor_kwargs": None,
+    }
+    assert llm.chat(chat, short, **defaults)[0].outputs == llm.chat(chat, short)[0].outputs
+    for name, value in {
+        "lora_request": "x",
+        "priority": 1,
+        "tools": [1],
+        "add_generation_prompt": False,
+    }.items():
+        asked: dict[str, Any] = {name: value}
+        with pytest.raises(InvalidArgument, match=f"{name} is .*expected .*not supported here"):
+            llm.chat(chat, short, **asked)
+    with pytest.raises(InvalidArgument, match=r"prioriti is no argument, .*did you mean 'priority'"):
+        llm.generate(PROMPTS, short, prioriti=0)
+
+
 def test_a_bar_without_its_library_is_refused(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     with pytest.raises(BackendMissing, match="pip install tqdm"):

@@ -225,6 +225,27 @@ def test_other_parts_of_messages_are_refused_by_their_type(part: Any) -> None:
     require_refusal(request, "messages[].content[].type")
 
 
+@pytest.mark.parametrize(("seed", "same"), [(-1, 2**63 - 1), (-(2**63), 0), (2**63 - 1, 2**63 - 1), (0, 0)])
+def test_a_seed_is_any_signed_integer_of_64_bits(seed: int, same: int) -> None:
+    """The API's specification: minimum -9223372036854776000, maximum 9223372036854776000."""
+    for request in (CHAT, {"prompt": "x"}):
+        asked = model_of(request).model_validate({**request, "seed": seed})
+        assert sampling_params(asked) == sampling_params(asked.model_copy(update={"seed": same}))
+        assert sampling_params(asked).seed == same
+    require_refusal({**CHAT, "seed": -(2**63) - 1}, "seed")
+
+
+def test_an_assistant_may_leave_its_content_out() -> None:
+    """The client's type: required unless tools are called, which null says as well."""
+    left = work({"messages": [{"role": "assistant"}, {"role": "user", "content": "x"}]})
+    assert left == work(
+        {"messages": [{"role": "assistant", "content": None}, {"role": "user", "content": "x"}]}
+    )
+    for role in ("system", "developer", "user", "tool"):
+        require_refusal({"messages": [{"role": role}]}, "messages[].content")
+    require_refusal({"messages": [{"role": "user", "content": []}]}, "messages[].content")
+
+
 def test_null_is_the_content_of_an_assistant_only() -> None:
     for role in ("system", "developer", "user", "tool"):
         require_refusal({"messages": [{"role": role, "content": None}]}, "messages[].content")

@@ -174,6 +174,12 @@ class TestStream:
         ids = [*word_codec.encode("b"), *broken, *word_codec.encode("bad")]
         assert "".join(streamed(word_codec, [[token] for token in ids])) == "b" + INCOMPLETE * 40 + " bad"
 
+    def test_a_character_before_a_broken_byte_is_sent_and_stays(self, word_codec: TextCodec) -> None:
+        """tokenizers gives up the whole run of byte tokens, and a stream cannot take back what it sent."""
+        byte = {value: 1 + value for value in range(256)}
+        assert word_codec.decode([byte[0x51], byte[0xE2]]) == INCOMPLETE * 2
+        assert "".join(streamed(word_codec, [[byte[0x51]], [byte[0xE2]]])) == "Q" + INCOMPLETE
+
     def test_special_tokens_are_silent(self, codec: TextCodec) -> None:
         ids = [*codec.encode("a"), *codec.encode("</s>"), *codec.encode("b")]
         assert len(ids) == 3

@@ -26,6 +26,7 @@ from specexport.cache.context import BuildContext
 from specexport.cache.entries import SEAL_NAME, cached_entry, is_intact
 from specexport.cache.held_entries import entries_held, hold, taken
 from specexport.cli import main
+from specexport.dry_run import estimate
 from specexport.errors import SourceError
 from specexport.recipe.schema import load_recipe
 from specruntime.errors import InvalidArgument
@@ -265,6 +266,8 @@ def test_another_limit_is_refused_before_anything_is_built(
         SourceError, match=r"SPECEXPORT_CACHE_LIMIT is .*expected a size such as 8GB.*or none"
     ):
         build(load_recipe(RECIPES / "tiny-random.yaml"), tmp_path / "x.bundle")
+    with pytest.raises(SourceError, match="SPECEXPORT_CACHE_LIMIT is"):
+        estimate(load_recipe(RECIPES / "tiny-random.yaml"), tmp_path / "x.bundle", lambda stage: None)
     assert not cache.exists()
     refused = run("list")
     assert refused.exit_code == 1 and len(refused.stderr.splitlines()) == 1
@@ -284,6 +287,12 @@ def test_a_build_keeps_the_cache_within_its_limit_and_what_it_used_itself(
     kinds = {entry.kind for entry in cache_entries()}
     assert kinds == {"canonical", "compiled", "parity", "tokenizers"}, "its own entries"
     assert said[-1].startswith("removed from the cache, not used for longest: 3 entries, 3.")
+    made(cache, "compiled", "used-9-days-ago", 9 * DAY)
+    build(
+        load_recipe(RECIPES / "tiny-random.yaml"), tmp_path / "x.bundle", BuildContext(announce=said.append)
+    )
+    assert said[-2] == "nothing changed" and said[-1].startswith("removed from the cache")
+    assert not set(names(cache)) & set(names_of(9))
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ REFUSED = {
     "two layers": (_set(num_hidden_layers=2), ["num_hidden_layers is 2", "expected 1"]),
     "layer ids": (_set(eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 1, 9]}), ["[0, 1, 9]", "0..2", "tiny"]),
     "two layer ids": (_set(eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 1]}), ["[0, 1]", "3 layer numbers"]),
+    "no object": (_set(eagle_config=5), ["eagle_config is 5", "expected an object"]),
     "no layer ids": (_set(eagle_config=None), ["eagle_aux_hidden_state_layer_ids", "[2, 1, -1]"]),
     "another layer": (_set(model_type="qwen3"), ["'qwen3'", "'llama'"]),
     "unsupported norm": (_set(fc_norm=True), ["fc_norm"]),
