@@ -362,7 +362,7 @@ def _require_neutral(others: Mapping[str, object]) -> None:
     """Raises `InvalidArgument` for an argument that is unknown, or that asks for something."""
     for name, value in others.items():
         if name not in _NEUTRAL:
-            raise InvalidArgument(f"{name} is no argument, {one_of(name, ('use_tqdm', *_NEUTRAL))}")
+            raise InvalidArgument(f"{name} is not an argument, {one_of(name, ('use_tqdm', *_NEUTRAL))}")
         if not any(type(value) is type(neutral) and value == neutral for neutral in _NEUTRAL[name]):
             allowed = " or ".join(map(repr, _NEUTRAL[name]))
             raise InvalidArgument(

@@ -160,7 +160,7 @@ def test_arguments_of_vllm_pass_where_they_change_nothing_and_others_are_refused
         asked: dict[str, Any] = {name: value}
         with pytest.raises(InvalidArgument, match=f"{name} is .*expected .*not supported here"):
             llm.chat(chat, short, **asked)
-    with pytest.raises(InvalidArgument, match=r"prioriti is no argument, .*did you mean 'priority'"):
+    with pytest.raises(InvalidArgument, match=r"prioriti is not an argument, .*did you mean 'priority'"):
         llm.generate(PROMPTS, short, prioriti=0)
 
 
