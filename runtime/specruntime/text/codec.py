@@ -158,7 +158,7 @@ class TextStream:
 
     The text is what decoding prompt and answer together adds to the prompt: its first word keeps the space before it.
     Where the prompt ends inside a character, the answer begins with that character. Where a decoder that falls back to
-    bytes gives up whole characters beside broken bytes, the stream may have sent these before.
+    bytes gives up whole characters next to broken bytes, the stream may have sent these before.
 
     Only the tokens since the last piece but one are decoded again, and of a run of broken bytes the last few, so the
     cost of a token does not grow with the answer; the piece before, at first the end of the prompt, gives decoders
