@@ -1,4 +1,4 @@
-"""Builds a bundle from a recipe: load, export, lower, check parity, write.
+"""Builds a bundle from a recipe: export graphs, build them for the backend, write.
 
 The order of stages and nothing else; each stage is a function of its own module. What needs PyTorch is imported once
 the bundle is known to be out of date.

@@ -33,7 +33,7 @@ class SpecexportExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # o
         parser.add_argument("--force", action="store_true", help="build again even where nothing changed")
 
     def run(self) -> None:
-        """Build, prints the bundle's path, and exits 1 with one line for what a user can cause."""
+        """Build, print the bundle's path, and exits 1 with one line for what a user can cause."""
         from specexport.build import build
         from specexport.cache.context import BuildContext
         from specexport.recipe.naming import naming_file

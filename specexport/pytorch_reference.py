@@ -84,7 +84,7 @@ class PytorchReference:
         return ReferenceAnswer(tuple(output[0, len(ids) :].tolist()), heard.first_token - started, seconds)
 
     def warm_up(self, ids: list[int], max_new_tokens: int, mode: ReferenceMode) -> None:
-        """Answers the longest prompt once: a static cache takes its size, and compiles for it, here.
+        """Answer the longest prompt once: a static cache takes its size, and compiles for it, here.
 
         Raises `EngineFailed` when PyTorch cannot compile on this machine.
         """

@@ -28,7 +28,7 @@ class Guard:
         self.engine_calls = _EngineCalls(self)
 
     def fail(self, kind: type[BaseException]) -> None:
-        """Poisons the session: anything that an engine call raises leaves cache rows that cannot be trusted.
+        """Poison the session: anything that an engine call raises leaves cache rows that cannot be trusted.
 
         Logits that are not numbers are such a failure (`EngineFailed`). `InvalidArgument` is not: it is raised
         between engine calls, where the answer's own options ban every token.

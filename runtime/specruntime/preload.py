@@ -78,19 +78,19 @@ class Preload:
     """Begins what opening a bundle will need; `result` of each raises what it met."""
 
     def __init__(self, manifest: Manifest, text: bool) -> None:
-        """Begins with imports: of the target's library, and with `text` of the tokenizer's."""
+        """Begin with imports: of the target's library, and with `text` of the tokenizer's."""
         self._spec = manifest.tokenizer if text else None
         names = [] if self._spec is None else ["tokenizers", "jinja2.sandbox"]
         engine = isinstance(manifest.target.engine, OnnxRuntimeEngine)
         self._begun: list[Begun[Any]] = [Begun(lambda: _import_all(engine, names))]
 
     def tokenizer(self, root: Path) -> Begun[TextCodec] | None:
-        """Begins to read the tokenizer, whose files were checked. None where it was not requested or does not exist."""
+        """Begin to read the tokenizer, whose files were checked. None where it was not requested or does not exist."""
         spec = self._spec
         return None if spec is None else self._keep(Begun(lambda: TextCodec.open(root, spec)))
 
     def check(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Begins a check; what is returned waits for it and raises what it found."""
+        """Begin a check; what is returned waits for it and raises what it found."""
         return self._keep(Begun(work)).result
 
     def _keep(self, begun: Begun[T]) -> Begun[T]:

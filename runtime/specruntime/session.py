@@ -166,7 +166,7 @@ class Session:
             self._draft.tally = self.stats.draft
 
     def round(self) -> Round:
-        """Commit 1 to k+1 tokens, never more than `max_tokens` after `begin` unless it is already reached.
+        """Commit 1 to k+1 tokens, never more than `max_tokens` after `begin` unless nothing is left of it.
 
         A round that finds more than one token outside the cache feeds them in chunks and commits one token. Raises
         `WrongState` before `begin`, `CapacityExceeded` when no cache row is left, `EngineFailed` when an engine
@@ -188,7 +188,7 @@ class Session:
             return self._commit(proposal, rows, outcome, sampler)
 
     def start_from(self, source: "Session", length: int) -> None:
-        """Forgets every token, then holds the first `length` tokens of another session of the same bundle.
+        """Forget every token, then hold the first `length` tokens of another session of the same bundle.
 
         Their cache rows are copied instead of computed, those of the draft too; as after `rewind` the last token is
         fed again. Raises `InvalidArgument` unless 0 <= length <= `source.length` and for a session that was opened in
@@ -214,7 +214,7 @@ class Session:
             self._length, self._cache_length = length, rows
 
     def rewind(self, length: int) -> None:
-        """Forgets every token from index `length` on. Ends the current answer: `begin` the next one.
+        """Forget every token from index `length` on. Ends the current answer: `begin` the next one.
 
         Raises `InvalidArgument` unless 0 <= length <= `self.length`.
         """
@@ -240,7 +240,7 @@ class Session:
                 self._guard.poisoned = False
 
     def close(self) -> None:
-        """Frees the caches of target and draft. Idempotent."""
+        """Free the caches of target and draft. Idempotent."""
         with self._guard.exclusive:
             self._guard.closed = True
             self._sampler = None
@@ -290,7 +290,7 @@ class Session:
         return rows
 
     def _propose(self, sampler: Sampler) -> Proposal:
-        """Drafts for the rows that one window can judge."""
+        """Propose drafts for the rows that one window can judge."""
         nodes = depth = self._feeder.judged_limit(self._cache_length) - 1
         if sampler.params.max_tokens is not None:
             depth = min(depth, self._prompt_length + sampler.params.max_tokens - self._length - 1)
@@ -312,7 +312,7 @@ class Session:
         return judge(proposal, self._feeder.top_ids(rows), lambda: self._feeder.logits(rows), sampler)
 
     def _settle(self, proposal: Proposal, rows: Rows, outcome: Outcome) -> None:
-        """Brings the accepted rows of a tree together in the cache and shows the draft what stands."""
+        """Bring the accepted rows of a tree together in the cache and show the draft what stands."""
         phases, kept = self._phases, len(outcome.path) + 1
         places = np.array((0, *outcome.path), dtype=np.int64)
         if places[-1] != kept - 1:

@@ -69,7 +69,7 @@ class Statistics:
         return tuple(count / self.rounds for count in self.accepted_at)
 
     def count_round(self, *, prefill: bool, proposed: int, accepted: int, trials: Iterable[Trial]) -> None:
-        """Books one committed round of `accepted + 1` tokens and what became of each draft that was judged."""
+        """Book one committed round of `accepted + 1` tokens and what became of each draft that was judged."""
         if prefill:
             self.prefills += 1
         else:
@@ -89,7 +89,7 @@ class Statistics:
     def count_seconds(
         self, *, draft: float, verify: float, accept: float, whole: float, prefill: bool
     ) -> None:
-        """Books the phases of one round."""
+        """Book the phases of one round."""
         self.draft_seconds += draft
         self.verify_seconds += verify
         self.accept_seconds += accept

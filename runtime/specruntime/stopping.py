@@ -51,7 +51,7 @@ class StopChecker:
         return self.is_end(token) or self._tokens + 1 == self._max_tokens
 
     def feed(self, token: int, text: str) -> StopState:
-        """Judges the next token; `text` is what it adds to the text of the answer ("" while bytes are missing).
+        """Judge the next token; `text` is what it adds to the text of the answer ("" while bytes are missing).
 
         Of the last token (`is_last`) that includes what waited for bytes, of an end token it is only that. An end
         token ends the answer, a stop string before the string, the limit after the token. A stop wins over the limit

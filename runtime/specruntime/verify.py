@@ -39,7 +39,7 @@ def judge(
     logits: Callable[[], NDArray[np.float32]],
     sampler: Sampler,
 ) -> Outcome:
-    """Judges a proposal of n ids by the target's rows: top_ids [n + 1], logits [n + 1, vocab], asked for if needed.
+    """Judge a proposal of n ids by the target's rows: top_ids [n + 1], logits [n + 1, vocab], asked for if needed.
 
     Raises as `Sampler.sample` and `Sampler.distribution`.
     """

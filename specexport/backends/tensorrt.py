@@ -58,7 +58,7 @@ class TensorRTBuild:
         return ["tensorrt", batch]
 
     def host_engine(self, minimum_version: str) -> OnnxRuntimeEngine:
-        """Return the lowered graph is still ONNX, and runs on the host's CPU."""
+        """Return ONNX Runtime's engine: the lowered graph is still ONNX and runs on the host's CPU."""
         return OnnxRuntimeEngine(minimum_version=minimum_version)
 
     def finish(self, graph: "BuiltGraph", name: str, recipe: Recipe, context: BuildContext) -> "BuiltGraph":

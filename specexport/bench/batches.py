@@ -153,7 +153,7 @@ def _speed(size: int, runs: Sequence[dict[str, _Run]]) -> BatchSpeed:
 
 
 def _decode(stepper: BatchStepper, prompts: Sequence[list[int]], way: str, params: SamplingParams) -> _Run:
-    """Answers every prompt, as many at a time as fit; a row that ends makes room for the next prompt."""
+    """Answer every prompt, as many at a time as fit; a row that ends makes room for the next prompt."""
     stepper.speculation = Speculation({"plain": 0, "speculative": stepper.slots, "auto": None}[way])
     (batch,) = stepper.batches
     engine, launches = batch.engine_seconds, batch.launches

@@ -89,6 +89,6 @@ class StartTimes:
 
 
 def measure_start(bundle: Path, threads: int | None = None) -> StartTimes:
-    """Answers the first check prompt of the bundle. Raises `EngineFailed`."""
+    """Answer the first check prompt of the bundle. Raises `EngineFailed`."""
     found = [run_probe(_START_PROBE, bundle, threads) for _ in range(_REPEATS)]
     return StartTimes(**{f"{step}_ms": median(each[step] for each in found) for step in found[0]})

@@ -95,7 +95,7 @@ class BundleText:
 
     @classmethod
     def of(cls, root: Path) -> "BundleText":
-        """Raise as `load_manifest` and `TextCodec.open`."""
+        """Return the bundle's text side. Raises as `load_manifest` and `TextCodec.open`."""
         manifest = load_manifest(root, verify=False)
         stated = manifest.tokenizer
         return cls(manifest, None if stated is None else TextCodec.open(root, stated))

@@ -100,7 +100,9 @@ class BenchReport:
         return max(speeds, key=lambda mode: speeds[mode], default=REFERENCE)
 
     def differing(self) -> list[Run]:
-        """Run whose tokens are not those of plain decoding. Sampled PyTorch draws its own noise and is left out."""
+        """Return the runs whose tokens are not those of plain decoding. Sampled PyTorch draws its own noise and
+        is left out.
+        """
         expected = {run.prompt: run.output_sha256 for run in self.runs if run.mode == REFERENCE}
         comparable = [
             run for run in self.runs if self.settings["temperature"] == 0 or run.mode not in PYTORCH

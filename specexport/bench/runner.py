@@ -53,10 +53,11 @@ class BenchPlan:
 
 
 def run_bench(plan: BenchPlan, advance: Advance = lambda step: None) -> BenchReport:
-    """Raise what opening, decoding and, with `pytorch`, loading the checkpoint raise.
+    """Measure every mode on every prompt, in turns, and return the report.
 
-    Raises `InvalidArgument` for bundles that share a name, or that read the prompts as other tokens; `Interrupted` with
-    the report of what was measured where Ctrl-C came after the first answer.
+    Raises what opening, decoding and, with `pytorch`, loading the checkpoint raise; `InvalidArgument` for bundles that
+    share a name, or that read the prompts as other tokens; `Interrupted` with the report of what was measured where
+    Ctrl-C came after the first answer.
     """
     manifests = [load_manifest(bundle) for bundle in plan.bundles]
     names = _mode_names(manifests)

@@ -43,7 +43,7 @@ def _told(process: int) -> dict[str, float]:
 
 
 def hold(bundle: Path, threads: int | None) -> None:
-    """Answers, says `ready`, and keeps the bundle open until its input ends."""
+    """Answer, say `ready`, and keep the bundle open until its input ends."""
     from specruntime import EngineOptions, SamplingParams, complete, open_bundle
     from specruntime.check import prompt_ids
 

@@ -63,7 +63,7 @@ def _cached(address: HubRepository, files: HubFiles) -> Path | None:
 
 
 def _missing_files(directory: Path, files: HubFiles) -> list[str]:
-    """Return what a whole checkpoint would have; a download that was killed leaves some files out."""
+    """Return the files of a whole checkpoint that are not there; a download that was killed leaves some files out."""
     if not files.weights:
         return [name for name in ("config.json",) if not (directory / name).is_file()]
     index = directory / _INDEX

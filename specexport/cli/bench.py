@@ -60,7 +60,7 @@ def bench_command(
     as_json: bool,
     **law: Any,
 ) -> None:
-    """Measures each BUNDLE with drafts and the first without, in turns, on the same prompt ids and threads.
+    """Measure each BUNDLE with drafts and the first without, in turns, on the same prompt ids and threads.
 
     Several bundles of one target are compared in one run: each is a mode, called by its name.
 

@@ -11,7 +11,7 @@ from specruntime.inspection.summary import shown_size
 
 @click.group("cache")
 def cache_command() -> None:
-    """Show and prunes what builds keep: downloads, traced graphs, engines, measurements.
+    """Show and prune what builds keep: downloads, traced graphs, engines, measurements.
 
     It lies in $SPECEXPORT_CACHE, and every build keeps it within $SPECEXPORT_CACHE_LIMIT (a size, or none; 20GB).
     """

@@ -77,7 +77,7 @@ def measure_and_print(
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Lets SIGTERM interrupt as Ctrl-C does."""
+    """Let SIGTERM interrupt as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

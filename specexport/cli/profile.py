@@ -17,7 +17,7 @@ from specruntime.cli.options import bundle_argument, json_option, max_new_tokens
 def profile_command(
     bundle: Path, max_new_tokens: int, threads: int | None, plot: Path | None, as_json: bool
 ) -> None:
-    """Tells where a round of the BUNDLE spends its time: draft, verify, accept and commit; each window; each operator
+    """Show where a round of the BUNDLE spends its time: draft, verify, accept and commit; each window; each operator
     of each window.
 
     The check prompts are answered greedily for the phases. Operators come from ONNX Runtime's own profile, with about

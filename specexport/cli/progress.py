@@ -13,7 +13,7 @@ Count = Callable[[str, int, int], None]
 
 @contextmanager
 def progress(total: int | None = None) -> Iterator[Advance]:
-    """Yield what is yielded takes the name of each step as it begins; `total` is their number where it is known."""
+    """Yield a callable that takes the name of each step as it begins; `total` is their number where it is known."""
     with counted_progress(total) as (advance, _):
         yield advance
 

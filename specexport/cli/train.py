@@ -91,7 +91,7 @@ def train_command(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Trains a draft for the target of RECIPE on the target's own answers to prompts, on the CPU.
+    """Train a draft for the target of RECIPE on the target's own answers to prompts, on the CPU.
 
     An interrupted run continues from its last checkpoint (one every 10 minutes). The draft, its config and a model card
     are written to OUT; a recipe names that directory as `draft.source`.

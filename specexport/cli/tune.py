@@ -62,7 +62,7 @@ def tune_command(
     as_json: bool,
     **law: Any,
 ) -> None:
-    """Measures on your prompts what each BUNDLE's draft is worth, and picks kind, length or tree.
+    """Measure on your prompts what each BUNDLE's draft is worth, and pick kind, length or tree.
 
     One pass measures how often the target agrees by depth and rank, how long a window of each width takes and what
     drafting costs; the speed of each size is predicted from that. The best predicted are then measured against

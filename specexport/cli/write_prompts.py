@@ -44,7 +44,7 @@ def write_prompts_command(
     threads: int | None,
     seed: int,
 ) -> None:
-    """Lets the target of RECIPE write prompts: it gets its chat template up to where a user speaks, and speaks.
+    """Let the target of RECIPE write prompts: it gets its chat template up to where a user speaks, and speaks.
 
     What the target is asked to answer later is then what it was tuned on, and free of anybody else's text.
     """

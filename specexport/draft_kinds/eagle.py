@@ -66,7 +66,7 @@ class LayerIds(RecipePart):
         return self
 
     def stated(self) -> "StatedLayers":
-        """Return the same for the loader of drafts."""
+        """Return these layers as the loader of drafts takes them."""
         from specexport.draft_models import StatedLayers
 
         if self.entering is not None:

@@ -87,7 +87,7 @@ class DraftDecoder(nn.Module):
 
     @contextmanager
     def attention(self, implementation: str) -> Iterator[None]:
-        """Switches the layers to a registered implementation of transformers' attention interface, and back."""
+        """Switch the layers to a registered implementation of transformers' attention interface, and back."""
         before = self._layer_config._attn_implementation
         self._layer_config._attn_implementation = implementation
         try:

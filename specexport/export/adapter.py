@@ -293,7 +293,7 @@ class RowSelectingHead(torch.nn.Module):
 
 @contextmanager
 def adapted(model: PreTrainedModel) -> Iterator[None]:
-    """Switches `model` to the hooks above for the time of an export, and back."""
+    """Switch `model` to the hooks above for the time of an export, and back."""
     AttentionInterface.register(IMPLEMENTATION, window_attention)
     AttentionMaskInterface.register(IMPLEMENTATION, window_attention_mask)
     head = model.get_output_embeddings()

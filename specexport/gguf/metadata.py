@@ -117,9 +117,7 @@ def _sizes(keys: Keys, family: _Family) -> tuple[_Sizes, dict[str, Any]]:
 
 
 def _vocabulary(keys: Keys, path: Path, tensors: Mapping[str, gguf.ReaderTensor]) -> dict[str, Any]:
-    """Return the number of rows is that of the table itself; the ids are the tokenizer's, with all that end an
-    answer.
-    """
+    """Return vocabulary size and end ids: the rows of the table itself, the tokenizer's ids."""
     if "token_embd.weight" not in tensors:
         raise keys.refused("lacks the tensor token_embd.weight")
     rows = int(tensors["token_embd.weight"].shape[1])

@@ -131,7 +131,7 @@ PATH_NAME = "draft_path.onnx"
 
 
 def split_paths(directory: Path, layers: Sequence[int]) -> None:
-    """Leaves the full path in `GRAPH_NAME` and writes the draft's to `PATH_NAME`; the weights file stays as it is."""
+    """Leave the full path in `GRAPH_NAME` and write the draft's to `PATH_NAME`; the weights file stays as it is."""
     names = [value.name or "" for value in ir.load(directory / GRAPH_NAME).graph.outputs]
     _write(directory, PATH_NAME, path_outputs(names, layers))
     _write(directory, GRAPH_NAME, full_outputs(names))

@@ -154,9 +154,7 @@ class _FeatureRows:
 
 
 def _measure_fused(context: Context, reference: ParityReference) -> ParityReport:
-    """Return a fused draft answers with the logits of its first step only; the later steps repeat it on its own
-    argmax.
-    """
+    """Measure a fused draft: it has the logits of its first step only, and repeats that step on its own argmax."""
     spec = context.spec
     window = context.window(min(spec.profiles, key=lambda profile: profile.width).name)
     width = window.profile.width

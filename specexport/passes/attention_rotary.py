@@ -90,7 +90,7 @@ class _Tables:
 
 
 def _fold(attention: ir.Node, tables: _Tables) -> str | None:
-    """Rewrites one node; the reason where it cannot."""
+    """Rewrite one node; the reason where it cannot."""
     rotations = [_rotary(value) for value in attention.inputs[:2]]
     query, key = rotations
     if query is None and key is None:

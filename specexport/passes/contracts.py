@@ -18,29 +18,29 @@ def first_of(*findings: str | None) -> str | None:
 
 
 def lacks_inputs(model: ir.Model, *names: str) -> str | None:
-    """Return the first of `names` that is not an input of the graph."""
+    """Say which of `names` is not an input of the graph; None: all are."""
     return _lacks("input", names, model.graph.inputs)
 
 
 def lacks_outputs(model: ir.Model, *names: str) -> str | None:
-    """Return the first of `names` that is not an output of the graph."""
+    """Say which of `names` is not an output of the graph; None: all are."""
     return _lacks("output", names, model.graph.outputs)
 
 
 def has_node(model: ir.Model, op_type: str, domain: str = "") -> str | None:
-    """Return a node of an operator that should not be there."""
+    """Say which node of an operator that should not be there is; None: it has none."""
     found = next(nodes_of(model, op_type, domain), None)
     return None if found is None else f"{op_type} {found.name} is in the graph"
 
 
 def has_idle_node(model: ir.Model) -> str | None:
-    """Return a node whose results nothing reads."""
+    """Say which node has results that nothing reads; None: none has."""
     found = next((node for node in model.graph if not any(map(_is_read, node.outputs))), None)
     return None if found is None else f"nothing reads the results of {found.name}"
 
 
 def has_value(model: ir.Model, of: Callable[[ir.Value], bool], what: str) -> str | None:
-    """Return a graph input, initializer or result of a node that should not be there; `what` says of which kind."""
+    """Say which value of the graph is of a kind that should not be there, named `what`; None: it has none."""
     found = next((value for value in _values(model.graph) if of(value)), None)
     return None if found is None else f"{found.name} is {what}"
 

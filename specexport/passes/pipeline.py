@@ -1,4 +1,4 @@
-"""The pass list that turns the canonical graph into the one a plan asks for, before any backend's passes."""
+"""The pass lists: one that makes the graph a plan asks for, then ONNX Runtime's own."""
 
 import onnx_ir as ir
 from transformers.exporters.onnxruntime_fusions import fuse_for_onnxruntime
@@ -58,7 +58,8 @@ class FuseOperators(GraphPass):
 
 
 def onnxruntime_passes(provider: str, plan: GraphPlan = PLAIN) -> tuple[GraphPass, ...]:
-    """Pass for ONNX Runtime's `provider`: "cpu", "cuda" or "tensorrt" (which takes the canonical operators).
+    """Return the passes for ONNX Runtime's `provider`: "cpu", "cuda" or "tensorrt" (which takes the canonical
+    operators).
 
     Of the plan trees, weights and a draft path matter here: the canonical operators serve trees as they are.
     """

@@ -143,7 +143,7 @@ def _linear_layer(node: ir.Node) -> _Layer | None:
 
 
 def _is_table_lookup(node: ir.Node) -> bool:
-    """Return a row of a constant fp32 matrix for each id of an input."""
+    """Return whether `node` looks up rows of a constant fp32 matrix by the ids of an input."""
     if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
         return False
     table, ids = node.inputs[:2]

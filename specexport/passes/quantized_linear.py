@@ -124,9 +124,7 @@ def _blocks_of(build: Builder, rows: ir.Value, weights: StoredWeights) -> ir.Val
 
 
 def _in_two_planes(build: Builder, rows: ir.Value, weights: StoredWeights) -> ir.Value:
-    """Return what rounding to 8 bits leaves out of each row is a second row of the same window; both products are
-    added.
-    """
+    """Multiply in two planes: what rounding to 8 bits leaves out of a row is a second row of the window."""
     blocks = _blocks_of(build, rows, weights)
     largest = build.add("ReduceMax", [build.add("Abs", [blocks]), build.constant(np.array([3]))], keepdims=1)
     step = build.add("Mul", [largest, build.constant(np.array(1 / 127, np.float32))])

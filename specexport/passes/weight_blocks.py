@@ -173,7 +173,7 @@ def _four_bits(grid: _Grid) -> BlockWeights:
 
 
 def _eight_bits(grid: _Grid) -> BlockWeights:
-    """Return a step of the grid becomes k finer ones, k such that the minimum comes closest to an integer of them: the
+    """Make each step of the grid k finer ones, k such that the minimum comes closest to an integer of them: the
     weights of a block keep their distances and are moved together by a few thousandths of a step."""
     grid = _with_zero(grid)
     offset, top = grid.lowest / grid.steps, np.maximum(grid.levels.max(axis=-1), 1)

@@ -132,7 +132,10 @@ def profile_bundle(
     max_new_tokens: int = 64,
     advance: Advance = lambda step: None,
 ) -> ProfileReport:
-    """Raise `InvalidArgument` for a bundle of another engine than ONNX Runtime, and what opening raises."""
+    """Profile rounds and windows of a bundle.
+
+    Raises `InvalidArgument` for a bundle of another engine than ONNX Runtime, and what opening raises.
+    """
     manifest = load_manifest(bundle)
     threads = threads_of(manifest.target, threads)
     options = EngineOptions(threads=threads)

@@ -46,7 +46,7 @@ class RoundProfile:
 
 
 def profile_rounds(bundle: Path, options: EngineOptions, max_new_tokens: int) -> RoundProfile:
-    """Answers the bundle's check prompts once, after a warm-up. Raises what opening and decoding raise."""
+    """Answer the bundle's check prompts once, after a warm-up. Raises what opening and decoding raise."""
     started = clock.now()
     with open_bundle(bundle, options=options) as opened:
         session = opened.new_session()

@@ -73,7 +73,7 @@ Backend = Annotated[OnnxRuntimeBackend | TensorRTBackend, Field(discriminator="k
 
 
 def _sizes(value: Any) -> Any:
-    """Return a number stands for the powers of two below it and itself."""
+    """Expand a number to the powers of two below it and itself."""
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 2**MAX_PROFILES:
         powers = (2**power for power in range(MAX_PROFILES))
         return (*(size for size in powers if size < value), value)

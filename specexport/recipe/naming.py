@@ -15,7 +15,7 @@ from specexport.errors import (
 
 @contextmanager
 def naming_source(side: str) -> Iterator[None]:
-    """Yield a refusal of the checkpoint of `side` ("target" or "draft") begins with the key that names it.
+    """Begin a refusal of the checkpoint of `side` ("target" or "draft") with the key that names it.
 
     One about a key below, `source.random.seed`, gets the rest of the path; one that has its key stays.
     """
@@ -31,7 +31,7 @@ def naming_source(side: str) -> Iterator[None]:
 
 @contextmanager
 def naming_file(path: Path | str) -> Iterator[None]:
-    """Yield a refusal that has a key of the recipe, or is of its two vocabularies, begins with the file."""
+    """Begin a refusal that has a key of the recipe, or is of its two vocabularies, with the recipe's file."""
     try:
         yield
     except (SourceError, CheckpointUnsupported, TokenizerMismatch, ParityError, FidelityError) as error:

@@ -160,7 +160,7 @@ class Recipe(RecipePart):
     @field_validator("check")
     @classmethod
     def _shorten_answers(cls, check: Check, info: ValidationInfo) -> Check:
-        """Answers as long as `capacity` leaves room for, where the recipe does not say how long."""
+        """Answer as long as `capacity` leaves room for, where the recipe does not say how long."""
         capacity = info.data.get("capacity", MOST_CAPACITY)
         if "max_new_tokens" in check.model_fields_set or check.max_new_tokens < capacity:
             return check

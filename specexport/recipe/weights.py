@@ -54,7 +54,7 @@ class Weights(RecipePart):
         return self
 
     def plan(self) -> WeightPlan:
-        """Return the same for the graph passes."""
+        """Return these formats as the graph passes take them."""
         head: WeightFormat = self.lm_head.format
         return WeightPlan(
             linear=LinearPlan(self.format, self.activations),

@@ -60,7 +60,7 @@ def symbolic_inputs(network: Any) -> tuple[SymbolicInput, ...]:
 
 
 def allow_decomposition(trt: Any, network: Any) -> int:
-    """Lets attention without a fused kernel be built from primitive operators; returns how many were marked."""
+    """Let attention without a fused kernel be built from primitive operators; return how many were marked."""
     layers = (network.get_layer(index) for index in range(network.num_layers))
     boundaries = [layer for layer in layers if layer.type == trt.LayerType.ATTENTION_OUTPUT]
     for boundary in boundaries:

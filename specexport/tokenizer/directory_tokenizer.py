@@ -126,9 +126,7 @@ def _require_same(source: str, own: Tokenizer, taken: Tokenizer) -> tuple[str, .
 
 
 def _contradictions(config: Mapping[str, Any], fast: Any, taken: Tokenizer) -> Iterator[str]:
-    """Return transformers drops the flags where there is a tokenizer.json; a checkpoint that says both is worth
-    a line.
-    """
+    """Yield a line for a checkpoint whose flags contradict its tokenizer.json: transformers drops the flags then."""
     tokens = taken.encode("a").tokens
     for name, token, place in (("bos", fast.bos_token, 0), ("eos", fast.eos_token, -1)):
         flag, adds = config.get(f"add_{name}_token"), len(tokens) > 1 and tokens[place] == token

@@ -31,7 +31,7 @@ class SplitRule:
 
 
 def isolate(pattern: str) -> PreTokenizer:
-    """Cuts out each match; what lies between two matches is a piece too."""
+    """Cut out each match; what lies between two matches is a piece too."""
     return pre_tokenizers.Split(Regex(pattern), behavior="isolated")
 
 

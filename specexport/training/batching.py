@@ -26,7 +26,7 @@ class TrainingBatch:
 
 
 def load_batch(store: FeatureStore, spans: Sequence[Span], *, learn_from: int | None = None) -> TrainingBatch:
-    """Gathers the rows of `spans`, in the type that the draft computes in.
+    """Gather the rows of `spans`, in the type that the draft computes in.
 
     `learn_from`: the column from which tokens count as answers, for every dialogue; None: from each answer's start.
     """

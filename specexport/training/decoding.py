@@ -244,7 +244,7 @@ def _grouped_attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return the heads that share a key head stand in the place of queries, so that no key is copied."""
+    """Attend with the heads that share a key head in the place of queries, so that no key is copied."""
     for name, meaning in _NOT_COMPUTED.items():
         if options.get(name) is not None:
             raise TrainingRefused(

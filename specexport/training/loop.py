@@ -89,7 +89,7 @@ def train(
     directory: Path,
     report: Report = lambda progress, done: None,
 ) -> Progress:
-    """Trains what in `task` has gradients, on those of the `stored` dialogues that are not held out.
+    """Train what in `task` has gradients, on those of the `stored` dialogues that are not held out.
 
     Leaves a checkpoint every `CHECKPOINT_SECONDS`, and continues from the one in `directory` where there is one of the
     same plan. `report` gets the progress and the share of the run that is done. Raises `TrainingRefused` where there is
@@ -187,7 +187,7 @@ class _Learner:
         self._learning_rate = learning_rate
 
     def step(self, batch: TrainingBatch, number: int, done: float) -> BatchLoss:
-        """Learns from one batch; `number` steps were before it, and the share `done` of the run."""
+        """Learn from one batch; `number` steps were before it, and the share `done` of the run."""
         self.task.begin(done)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate * _pace(number, done)

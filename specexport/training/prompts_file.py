@@ -84,7 +84,9 @@ class Excluded:
         self._runs = {run for prompt in prompts for run in _runs(_words(prompt))}
 
     def __contains__(self, prompt: str) -> bool:
-        """Return the same words, or `OVERLAP_WORDS` of them in a row; case and punctuation do not count."""
+        """Return whether it has the same words, or `OVERLAP_WORDS` of them in a row; case and punctuation do
+        not count.
+        """
         words = _words(prompt)
         return tuple(words) in self._whole or any(run in self._runs for run in _runs(words))
 

@@ -251,7 +251,7 @@ def _take_projections(draft: Eagle3Draft, parts: _LayerParts, names: Sequence[st
 
 
 def _fold(parts: _LayerParts, norm: nn.Module | None, rows: Tensor) -> None:
-    """Multiplies `rows` [out, in] in place as `norm` multiplies what they make, at the mean size that the probe saw."""
+    """Multiply `rows` [out, in] in place as `norm` multiplies what they make, at the mean size that the probe saw."""
     if norm is None or norm not in parts.seen or (factors := norm_factors(norm)) is None:
         return
     mean = parts.seen[norm].given.float().square().mean(dim=-1).sqrt().mean().clamp(min=1e-6)

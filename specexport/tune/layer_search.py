@@ -105,7 +105,7 @@ def _agreement(
 
 @contextmanager
 def _only(layers: Sequence[nn.Module], kept: Sequence[int]) -> Iterator[None]:
-    """Yield the other layers hand on what enters them."""
+    """Let the layers that are not `kept` hand on what enters them, in the block."""
     skipped = [layer for number, layer in enumerate(layers) if number not in set(kept)]
     before = [layer.forward for layer in skipped]
 
@@ -122,7 +122,9 @@ def _only(layers: Sequence[nn.Module], kept: Sequence[int]) -> Iterator[None]:
 
 
 def _step_share(model: PreTrainedModel, layers: Sequence[nn.Module], kept: int) -> float:
-    """Return a step of `kept` layers over one of all: its time goes into reading their weights and the LM head's."""
+    """Return the share that a step of `kept` layers takes of one of all: its time goes into reading their
+    weights and the LM head's.
+    """
     head = model.get_output_embeddings()
     assert head is not None, "a checkpoint without an LM head is refused when it is loaded"
     layer = sum(p.numel() for module in layers for p in module.parameters()) / len(layers)

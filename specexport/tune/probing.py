@@ -146,7 +146,7 @@ def probe(
     sizes: Sequence[int],
     advance: Advance = lambda step: None,
 ) -> Probe:
-    """Answers every prompt once, asking for each of `sizes` in turn."""
+    """Answer every prompt once, asking for each of `sizes` in turn."""
     wrapped: list[SizedDraft] = []
 
     def wrap(draft: Draft) -> SizedDraft:

@@ -33,7 +33,7 @@ def verdict(report: TuneReport) -> str:
 
 
 def _promised(report: TuneReport) -> Iterator[str]:
-    """Yield a draft that no bundle has yet."""
+    """Yield lines about a draft that no bundle has yet."""
     build = "--write puts it into a recipe, build that to measure it."
     if (layers := report.promised_layers) is not None:
         yield (

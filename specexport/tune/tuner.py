@@ -154,9 +154,10 @@ class TuneReport:
 
 
 def tune(plan: TunePlan, advance: Advance = lambda step: None) -> TuneReport:
-    """Raise what opening and decoding raise, and `InvalidArgument` for a bundle that never drafts.
+    """Probe, predict and try each bundle on the same prompts, and return the report.
 
-    Raises `Interrupted` with the report of what was found where Ctrl-C came after the first probe.
+    Raises what opening and decoding raise, `InvalidArgument` for a bundle that never drafts; `Interrupted` with the
+    report of what was found where Ctrl-C came after the first probe.
     """
     threads = plan.threads
     for path in plan.bundles:  # before the first is measured

@@ -31,7 +31,7 @@ class Batch:
         draft: LaneGroup | None,
         new_session: Callable[[Lane, Lane | None, Clock], Session],
     ) -> None:
-        """Owns the groups, which have as many lanes each; `new_session` makes the session of one lane of either."""
+        """Own the groups, which have as many lanes each; `new_session` makes the session of one lane of either."""
         self.target, self.draft = target, draft
         self.steps = 0  # calls of `turns` so far
         self.seconds = 0.0  # inside `turns`, what the caller does in between left out
@@ -62,7 +62,7 @@ class Batch:
         return sum(group.seconds for group in self._groups)
 
     def turns(self, calls: Mapping[int, Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
-        """Carries out one call for each of some sessions, by number; yields each result when the call ends.
+        """Carry out one call for each of some sessions, by number; yield each result when the call ends.
 
         The calls run one at a time and switch wherever one waits for an engine. Calls run to their ends even if
         their results are not read. The first error of a call is raised when all calls have ended.
@@ -97,7 +97,7 @@ class Batch:
             raise failures[0]
 
     def vacate(self, number: int) -> None:
-        """Says that of what the session's caches hold nothing is needed but the rows of its tokens.
+        """Say that of what the session's caches hold nothing is needed but the rows of its tokens.
 
         Where a launch over them failed the session is reset: they are undefined.
         """
@@ -125,7 +125,7 @@ class Batch:
         return [self.target] if self.draft is None else [self.draft, self.target]
 
     def _next(self, ready: deque[int], failures: list[Exception]) -> int | None:
-        """Goes on until a call has ended: whose. None when all have."""
+        """Go on until a call has ended: whose. None when all have."""
         started = clock.now()
         try:
             while ready or self._launch(ready):

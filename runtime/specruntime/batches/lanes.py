@@ -29,7 +29,7 @@ class LaneGroup:
     """The lanes over one batch context. One thread at a time."""
 
     def __init__(self, context: BatchContext, count: int) -> None:
-        """Owns the context. `count` lanes, at most its rows; rows without a lane are padding."""
+        """Own the context. `count` lanes, at most its rows; rows without a lane are padding."""
         self.context = context
         self.spec = context.spec
         self.lanes = [Lane(self, row) for row in range(count)]
@@ -147,7 +147,7 @@ class Lane:
         self._failure, self.end = None, 0
 
     def vacate(self, kept: int = 0) -> None:
-        """Tells that all but its first `kept` rows are not needed any more: neighbours may be launched over them."""
+        """Show that all but its first `kept` rows are not needed any more: neighbours may be launched over them."""
         if self._failure is not None:
             self.zero()
         self.end = min(self.end, kept)

@@ -48,7 +48,7 @@ class _Rows:
         self.probing = False
 
     def guess(self, rows: float) -> "_Rows":
-        """Return what it is for `rows` times as many: the way that was better here is tried first, the other by a
+        """Return a guess for `rows` times as many: the way that was better here is tried first, the other by a
         probe.
         """
         guessed = _Rows()
@@ -105,7 +105,7 @@ class Speculation:
             self._of(rows).add(drafting, tokens, seconds)
 
     def _of(self, rows: int) -> _Rows:
-        """Begins with what the nearest number of rows has learned: rows end one by one, each time a new number."""
+        """Begin with what the nearest number of rows has learned: rows end one by one, each time a new number."""
         if rows not in self._known:
             tried = [number for number, known in self._known.items() if known.tried]
             nearest = min(tried, key=lambda number: abs(number - rows), default=None)

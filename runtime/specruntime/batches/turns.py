@@ -40,7 +40,7 @@ class TurnThread:
         self._call, self._ended = call, False
 
     def resume(self) -> bool:
-        """Lets the call run until it suspends itself, or to its end: True then. Raises what the call raised."""
+        """Let the call run until it suspends itself, or to its end: True then. Raises what the call raised."""
         self._go.release()
         self._back.acquire()
         if self._failure is not None:

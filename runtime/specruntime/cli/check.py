@@ -44,7 +44,7 @@ def check_command(
 
 
 def print_traces(bundle: LoadedBundle, prompt: str, max_new_tokens: int | None, as_json: bool) -> None:
-    """Print the traced comparisons of one check prompt. Shows, and do not judge: the command ends with 0."""
+    """Print the traced comparisons of one check prompt. Show, and do not judge: the command ends with 0."""
     traces = trace_prompt(bundle, prompt, max_new_tokens=max_new_tokens)
     click.echo(json.dumps([trace.as_dict() for trace in traces]) if as_json else render_traces(traces))
 

@@ -51,7 +51,7 @@ def generate_command(
     as_json: bool,
     **sampling: Any,
 ) -> None:
-    """Answers a prompt with the BUNDLE's models."""
+    """Answer a prompt with the BUNDLE's models."""
     if compare and plain:
         raise click.UsageError("--compare measures plain decoding against drafts; use it without --plain.")
     text = read_prompt(prompt, prompt_file)

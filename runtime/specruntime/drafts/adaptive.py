@@ -62,7 +62,7 @@ class Arm:
             self.backoff = min(2 * self.backoff, _LONGEST_PAUSE)
 
     def learn_time(self, size: int, seconds: float) -> float:
-        """Books the time of drafting; what is expected of it now, without reading up.
+        """Book the time of drafting; what is expected of it now, without reading up.
 
         A draft that was silent for long first reads what it missed, which is a figure of its own.
         """
@@ -74,7 +74,7 @@ class Arm:
         return self.times[size]
 
     def settle(self, tokens: NDArray[np.int64]) -> None:
-        """Judges the awaited proposal as far as committed tokens decide it, a few of them at least."""
+        """Judge the awaited proposal as far as committed tokens decide it, a few of them at least."""
         if self.awaited is None:
             return
         start, ids = self.awaited

@@ -93,10 +93,10 @@ class Draft:
         """
 
     def rewind(self, length: int) -> None:
-        """Forgets every token from index `length` on."""
+        """Forget every token from index `length` on."""
 
     def reset(self) -> None:
-        """Forgets everything, a failure too."""
+        """Forget everything, a failure too."""
 
     def close(self) -> None:
-        """Frees its buffers. Idempotent."""
+        """Free its buffers. Idempotent."""

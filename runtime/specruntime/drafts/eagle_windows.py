@@ -102,7 +102,7 @@ class PairFeeder:
         )
 
     def begin_tree(self) -> None:
-        """Forgets the nodes asked before."""
+        """Forget the nodes asked before."""
         self._tree.count = 0
 
     def fits_level(self, ladder: Ladder, depth: int, start: int) -> bool:

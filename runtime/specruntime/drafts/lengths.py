@@ -195,7 +195,7 @@ class Credit:
         self.steps = self.START  # in plain steps
 
     def begin_text(self) -> None:
-        """Begin a text: what was lost on one text is not made up for on the next."""
+        """Reset the credit: what was lost on one text is not made up for on the next."""
         self.steps = self.START
 
     def allows(self, loss: float, plain: float) -> bool:

@@ -94,7 +94,7 @@ class Device:
         self.make_current()
 
     def make_current(self) -> None:
-        """Binds the calling thread to the device; needed once per thread, cheap to repeat."""
+        """Bind the calling thread to the device; needed once per thread, cheap to repeat."""
         self.driver.call("cuCtxSetCurrent", self._context)
 
     def free_memory(self) -> int:
@@ -168,7 +168,7 @@ class Arena:
         self.device.driver.call("cuGraphLaunch", executable, self.stream)
 
     def close(self) -> tuple[SpecError, ...]:
-        """Frees everything; what could not be freed is returned, since a lost device refuses every call."""
+        """Free everything; what could not be freed is returned, since a lost device refuses every call."""
         failures: list[SpecError] = []
         while self._release:
             try:

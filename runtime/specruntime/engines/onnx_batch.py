@@ -28,7 +28,7 @@ class OrtBatch:
     """A `BatchContext` in host memory."""
 
     def __init__(self, sessions: Mapping[str, Any], spec: GraphSpec, rows: int, grown: GrownMemory) -> None:
-        """Allocates the buffers, runs what `grown` lacks at its largest size, then zeroes the caches."""
+        """Allocate the buffers, run what `grown` lacks at its largest size, then zero the caches."""
         self.spec, self.rows = spec, rows
         self.replays: dict[str, int] = {}
         whole = spec.model_copy(update={"batch": rows})

@@ -78,7 +78,7 @@ def _check_value(
 
 
 def _agree(found: int | str | None, listed: int | str) -> bool:
-    """Return a size the file leaves open fits any; a fixed one fits itself alone, not a window's varying width."""
+    """Return whether sizes agree: an open one fits any; a fixed one itself alone, not a window's varying width."""
     return not isinstance(found, int) or found == listed
 
 

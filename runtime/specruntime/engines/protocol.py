@@ -85,11 +85,11 @@ class Context(Protocol):
         ...
 
     def zero(self) -> None:
-        """Zeroes every cache row."""
+        """Zero every cache row."""
         ...
 
     def close(self) -> None:
-        """Frees the buffers; further calls raise `WrongState`. Idempotent."""
+        """Free the buffers; further calls raise `WrongState`. Idempotent."""
         ...
 
 
@@ -132,11 +132,11 @@ class BatchContext(Protocol):
         ...
 
     def zero(self, row: int) -> None:
-        """Zeroes every cache row of sequence `row`."""
+        """Zero every cache row of sequence `row`."""
         ...
 
     def close(self) -> None:
-        """Frees the buffers. Idempotent."""
+        """Free the buffers. Idempotent."""
         ...
 
 
@@ -183,7 +183,7 @@ class Engine(Protocol):
     spec: GraphSpec
 
     def new_context(self) -> Context:
-        """Allocates one session's buffers; the first time also runs the largest profiles, so that later runs take no
+        """Allocate one session's buffers; the first time also run the largest profiles, so that later runs take no
         more memory.
 
         Raises `OutOfMemory` when a buffer does not fit.
@@ -198,5 +198,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees the weights. Contexts must be closed first. Idempotent."""
+        """Free the weights. Contexts must be closed first. Idempotent."""
         ...

@@ -28,7 +28,7 @@ class TrtBatch:
     def __init__(
         self, engine: Any, device: Device, spec: GraphSpec, rows: int, errors: Sequence[str], config: Any
     ) -> None:
-        """Allocates the buffers and runs each profile once at each size, so that kernels are loaded."""
+        """Allocate the buffers and run each profile once at each size, so that kernels are loaded."""
         self.spec, self.rows = spec, rows
         self.replays = {profile.name: 0 for profile in spec.profiles}
         self._device = device
@@ -120,7 +120,7 @@ class TrtBatch:
             arena.synchronize()
 
     def cache(self, row: int) -> dict[str, NDArray[np.generic]]:
-        """Copy of the device's cache rows; bfloat16 is widened to float32, which numpy knows."""
+        """Return copies of the device's cache rows; bfloat16 is widened to float32, which numpy knows."""
         arena = self._open()
         found: dict[str, NDArray[np.generic]] = {}
         with _Changing(self, (row,)):

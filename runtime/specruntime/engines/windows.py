@@ -177,7 +177,7 @@ class Feeder:
         judged: int,
         parents: NDArray[np.int64] | None = None,
     ) -> Rows:
-        """Stages and runs ids [n <= W], and says where the last `judged` rows are."""
+        """Stage and run ids [n <= W], and say where the last `judged` rows are."""
         count = len(ids)
         depths = self._depths(window, parents) if parents is not None or self._trees else None
         stage(window, ids, start, positions=None if depths is None else depths[:count] + start)

@@ -144,7 +144,7 @@ class SessionRecord:
         return round, delta
 
     def forget_answer(self) -> None:
-        """Note that the tokens have changed under it, or another begins."""
+        """Forget the answer: the tokens changed, or another begins."""
         self._answer = self._left = self.logprobs = self.text = None
 
     def close(self) -> None:

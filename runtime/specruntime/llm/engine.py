@@ -359,7 +359,7 @@ def _require_codec(codec: TextCodec | None) -> TextCodec:
 
 
 def _require_neutral(others: Mapping[str, object]) -> None:
-    """Raises `InvalidArgument` for an argument that is unknown, or that asks for something."""
+    """Raise `InvalidArgument` for an argument that is unknown, or that asks for something."""
     for name, value in others.items():
         if name not in _NEUTRAL:
             raise InvalidArgument(f"{name} is not an argument, {one_of(name, ('use_tqdm', *_NEUTRAL))}")

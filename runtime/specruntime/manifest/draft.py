@@ -94,7 +94,7 @@ def check_computed(graph: GraphSpec, outputs: Sequence[str]) -> None:
 
 
 def check_one_row(graph: GraphSpec, name: str, label: str = "draft.graph") -> Profile:
-    """Return the graph has a profile `name` of width 1 that judges its row: that profile."""
+    """Require a profile `name` of width 1 that judges its row, and return it."""
     profile = next((profile for profile in graph.profiles if profile.name == name), None)
     if profile is None:
         refuse(f"{label} has no profile {name!r}, which this draft runs")

@@ -57,7 +57,7 @@ class SamplingParams:
     n: int = 1  # answers to a prompt
 
     def __new__(cls, *_: object, **options: object) -> Self:
-        """Refuses unknown options by name; the fields are set by `__init__`."""
+        """Refuse unknown options by name; the fields are set by `__init__`."""
         known = [each.name for each in fields(cls)]
         for name in options:
             if name not in known:

@@ -115,7 +115,7 @@ class BoundedConnection(asyncio.Protocol):
         self._await_taking()
 
     def _await_request(self) -> None:
-        """Bounds the time without an answer due since the first byte; what comes meanwhile does not begin it again."""
+        """Bound the time without an answer due since the first byte; what comes meanwhile does not begin it again."""
         if self._answers_due and self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -133,7 +133,7 @@ class BoundedConnection(asyncio.Protocol):
         return self._write_paused or not self._answers_due
 
     def _await_taking(self) -> None:
-        """Bounds the time that what is written now may lie here, once it can only become less."""
+        """Bound the time that what is written now may lie here, once it can only become less."""
         if self._writing is not None:
             self._writing.cancel()
         self._writing = None

@@ -48,7 +48,7 @@ class Metrics:
         self._responses.labels(route, str(status)).inc()
 
     def count_answer(self, figures: Figures) -> None:
-        """Books a request that got at least one token."""
+        """Book a request that got at least one token."""
         self._queued.observe(figures.queued_seconds)
         self._first.observe(figures.first_seconds)
         if figures.decode_tokens_per_second:

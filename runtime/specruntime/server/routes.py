@@ -171,7 +171,7 @@ def log_problem(event: str, problem: Problem, error: Exception, **fields: object
 
 
 async def routing_problem(request: Request, error: Exception) -> Response:
-    """Answers errors of routing: no such path, or another method."""
+    """Answer errors of routing: no such path, or another method."""
     assert isinstance(error, HTTPException)
     message, path = str(error.detail), repr(request.url.path[:100])
     if error.status_code == 404:

@@ -60,7 +60,7 @@ class Totals:
     slot_failures: int = 0
 
     def count(self, turn: Turn) -> None:
-        """Books one turn."""
+        """Book one turn."""
         for phase in ("prefill", "draft", "verify", "accept", "other"):
             setattr(self.seconds, phase, getattr(self.seconds, phase) + getattr(turn.seconds, phase))
         self.cached_tokens += turn.cached
@@ -146,7 +146,7 @@ class Scheduler:
         return not (self._draining or self._closed)
 
     def submit(self, work: Work, deliver: Callable[[Event], None], *, seconds: float | None = None) -> Ticket:
-        """Queues the work; `deliver` is called with every event from the scheduler's thread and must not block.
+        """Queue the work; `deliver` is called with every event from the scheduler's thread and must not block.
 
         Work without a seed gets one of its own here; `Ticket.figures` says which. `seconds` is the time the request
         may take from now on. Raises what `Stepper.check` raises, `QueueFull` and `Draining`; nothing is delivered then.
@@ -180,7 +180,7 @@ class Scheduler:
             )
 
     def stop_accepting(self) -> None:
-        """Refuses new requests from now on; those that were taken go on."""
+        """Refuse new requests from now on; those that were taken go on."""
         with self._changed:
             self._draining = True
             self._changed.notify_all()
@@ -279,7 +279,7 @@ class Scheduler:
         self._end_without_slots()
 
     def _report(self, turn: Turn) -> None:
-        """Delivers the turn's events to its request. A slot is free before its request gets the last one."""
+        """Deliver the turn's events to its request. A slot is free before its request gets the last one."""
         ticket = self._active[turn.slot]
         ticket.figures.cached_tokens += turn.cached
         if turn.error is not None:

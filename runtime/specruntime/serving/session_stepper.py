@@ -239,7 +239,7 @@ class Slot:
         return partial(self.turn, chunk, answer)
 
     def turn(self, chunk: int, answer: Callable[[Session, SamplingParams], Answer]) -> Turn:
-        """Return a chunk of the prompt or a round; never raises but for an interrupt."""
+        """Run a chunk of the prompt or a round; never raises but for an interrupt."""
         started = self.session.clock()
         cached, self._cached = self._cached, 0
         try:

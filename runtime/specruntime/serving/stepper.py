@@ -90,5 +90,5 @@ class Stepper(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees the slots' buffers. Idempotent."""
+        """Free the slots' buffers. Idempotent."""
         ...

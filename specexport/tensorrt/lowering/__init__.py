@@ -11,7 +11,7 @@ __all__ = ["split_attention_names", "tensorrt_passes"]
 
 
 def tensorrt_passes(batch: int) -> tuple[GraphPass, ...]:
-    """Pass for `tensorrt` and `tensorrt_rtx`; inputs and outputs keep their names.
+    """Return the passes for `tensorrt` and `tensorrt_rtx`; inputs and outputs keep their names.
 
     A batch of 1 becomes a number in every shape; a larger one is the most sequences a launch holds, and stays open.
     """

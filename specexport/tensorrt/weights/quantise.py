@@ -90,7 +90,7 @@ def _fp8(module: Any, dtype: np.dtype[np.generic]) -> Fp8Linear:
 
 
 def _int4(module: Any, block: int, dtype: np.dtype[np.generic]) -> Int4Linear:
-    """Return the scales are rounded to the precision of the graph first, so that the values fit the scales it holds."""
+    """Return the int4 layer; its scales are rounded to the graph's precision first, so that the values fit them."""
     weight = module.weight.float().numpy()
     outputs, size = weight.shape
     found = (module.weight_quantizer.amax / _LARGEST_INT4).float().numpy().reshape(outputs, size // block)
