@@ -17,7 +17,16 @@ SMALL = 8  # values of a constant that belong to the shape of a graph; larger te
 MEASURED = frozenset(
     ("step_ms", "profile_ms", "launch_ms", "bytes", "sha256", "specexport", "versions", "minimum_version")
 )
-MEASURED_RECORD = MEASURED | {"key", "machine", "parity", "fidelity", "warnings", "checkpoint", "checkpoints"}
+MEASURED_RECORD = MEASURED | {
+    "reasons",
+    "key",
+    "machine",
+    "parity",
+    "fidelity",
+    "warnings",
+    "checkpoint",
+    "checkpoints",
+}
 
 
 def bundle_shapes(bundle: Path) -> dict[str, str]:
