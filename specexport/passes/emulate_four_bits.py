@@ -9,6 +9,7 @@ arithmetic in plain operators: a scale in 8 bits for each block of a row, values
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from specexport.passes import GraphPass, PassReport
 from specexport.passes.contracts import nodes_of
@@ -22,7 +23,7 @@ _SCALE_BOUNDS = (2.0**-9, 448.0)
 
 
 class EmulateFourBits(GraphPass):
-    """No product of 4-bit numbers is left."""
+    """No product of 4-bit numbers is left, and no operator of TensorRT's."""
 
     name = "emulate-four-bits"
 
@@ -31,7 +32,8 @@ class EmulateFourBits(GraphPass):
             source = node.inputs[0] if node.inputs else None
             if source is not None and source.dtype in FOUR_BITS:
                 return f"{node.name} reads numbers of 4 bits"
-        return None
+        foreign = next((node for node in model.graph if node.domain == "trt"), None)
+        return None if foreign is None else f"{foreign.name} is an operator of TensorRT's"
 
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph
@@ -50,6 +52,7 @@ class EmulateFourBits(GraphPass):
             graph.remove(node, safe=True)
             changed += 1
         graph.sort()
+        RemoveUnusedNodesPass()(model)  # quantizers of rows whose results are computed otherwise now
         return PassReport(self.name, changed, () if changed else ("the graph has no 4-bit weights",))
 
 

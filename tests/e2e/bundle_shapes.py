@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import sys
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,9 @@ def _attribute(attribute: onnx.AttributeProto, path: Path) -> str:
 
 def _tensor(tensor: onnx.TensorProto, path: Path) -> str:
     shape = f"{tensor.data_type} {list(tensor.dims)}"
-    values = numpy_helper.to_array(tensor, str(path.parent)).ravel()
-    return shape if values.size > SMALL else f"{shape} {[str(value) for value in values]}"
+    if prod(tensor.dims) > SMALL or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return shape
+    return f"{shape} {[str(value) for value in numpy_helper.to_array(tensor).ravel()]}"
 
 
 if __name__ == "__main__":

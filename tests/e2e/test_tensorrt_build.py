@@ -182,7 +182,7 @@ def test_weights_in_fp8_are_the_targets_and_are_judged(place: Place, bundle: Pat
     limits = {"text": text, "tokens": 100, "kl": 1e-9}
     refused = refusal(place.build("worse", weights=weights, fidelity=limits))
     assert (
-        refused.startswith("error: fidelity.kl: fp8 weights reach")
+        refused.startswith(f"error: {place.root / 'worse.yaml'}: fidelity.kl: fp8 weights reach")
         and not (place.root / "worse.bundle").exists()
     )
 

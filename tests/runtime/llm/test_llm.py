@@ -203,8 +203,8 @@ def test_what_cannot_be_answered_is_refused_before_any_answer(llm: LLM) -> None:
     for params in ({"max_tokens": 3}, [{"max_tokens": 3}], ["max_tokens"]):
         with pytest.raises(InvalidArgument, match="expected SamplingParams"):
             llm.generate(["x"], params)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="each message needs"):
-        llm.chat([{"role": "user"}])
+    with pytest.raises(InvalidArgument, match="message 0: role is None, expected a text"):
+        llm.chat([{"content": "no role"}])
 
 
 def test_conversations_are_rendered_by_the_template(llm: LLM) -> None:
