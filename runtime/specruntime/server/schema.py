@@ -139,6 +139,9 @@ class TextPart(_Closed):
 class ChatMessage(_Closed):
     """A message of any role. Clients send messages of answers back with all their fields."""
 
+    # The document asks for what every role may have; an assistant's content may be left out as well.
+    model_config = ConfigDict(json_schema_extra={"required": ["role", "content"]})
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(min_length=1)] | None = Field(None, validate_default=True)
     """Null or left out for an assistant that said nothing."""
