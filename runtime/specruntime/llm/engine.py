@@ -27,7 +27,7 @@ from specruntime.serving import AsyncStream, PrefixCaching, Scheduler, Stream, W
 from specruntime.text.chat_template import Message
 from specruntime.text.codec import TextCodec
 
-GROUP = "specruntime.llm.engine"
+GROUP = "specruntime.builders"
 
 
 def build_bundle(
