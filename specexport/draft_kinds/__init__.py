@@ -19,7 +19,7 @@ from specexport.draft_kinds.layer_skip import LayerSkipRecipe
 from specexport.draft_kinds.lookup import NgramRecipe, NoneRecipe
 from specexport.draft_kinds.medusa import MedusaRecipe
 from specexport.draft_kinds.model import ModelRecipe
-from specruntime.errors import InvalidArgument
+from specruntime.drafts.kind import add_kind
 
 __all__ = [
     "KINDS",
@@ -60,17 +60,7 @@ def register(kind: type[DraftKind]) -> Callable[[], None]:
 
     Raises `InvalidArgument` where another kind has one of its names.
     """
-    taken = {name for known in KINDS for name in known.names()}
-    if odd := sorted(taken.intersection(kind.names())):
-        raise InvalidArgument(f"found another draft kind named {odd[0]!r}, expected a name of its own")
-    KINDS.append(kind)
-    _renew_schema()
-
-    def remove() -> None:
-        KINDS.remove(kind)
-        _renew_schema()
-
-    return remove
+    return add_kind(KINDS, kind, _renew_schema)
 
 
 def _renew_schema() -> None:

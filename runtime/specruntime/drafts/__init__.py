@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.eagle import EagleDraft
-from specruntime.drafts.kind import ChainSpec, DraftSpec
+from specruntime.drafts.kind import ChainSpec, DraftSpec, add_kind
 from specruntime.drafts.layer_skip import LayerSkipDraft
 from specruntime.drafts.lookup import NgramDraft, NoneDraft
 from specruntime.drafts.medusa import MedusaDraft
@@ -46,17 +46,7 @@ def register(kind: type[DraftSpec]) -> Callable[[], None]:
 
     Raises `InvalidArgument` where another kind has one of its names.
     """
-    taken = {name for known in KINDS for name in known.names()}
-    if odd := sorted(taken.intersection(kind.names())):
-        raise InvalidArgument(f"found another draft kind named {odd[0]!r}, expected a name of its own")
-    KINDS.append(kind)
-    _renew_schema()
-
-    def remove() -> None:
-        KINDS.remove(kind)
-        _renew_schema()
-
-    return remove
+    return add_kind(KINDS, kind, _renew_schema)
 
 
 def find_kind(name: str) -> None:

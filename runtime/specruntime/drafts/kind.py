@@ -1,13 +1,42 @@
 """What the runtime must know of a kind of draft: one class, which is the kind's section of the manifest as well."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, get_args
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, get_args
 
 from specruntime.drafts.draft import Draft
 from specruntime.engines.protocol import Context
+from specruntime.errors import InvalidArgument
 from specruntime.manifest.contracts import Contract
 from specruntime.manifest.graph import Closed, GraphSpec, Profile
 from specruntime.manifest.numbers import Size
+
+
+class Named(Protocol):
+    """A class that describes the kinds of these names."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]: ...
+
+
+Kind = TypeVar("Kind", bound=Named)
+
+
+def add_kind(kinds: list[type[Kind]], kind: type[Kind], renew: Callable[[], None]) -> Callable[[], None]:
+    """Add a kind to `kinds` and call `renew`, which makes the schema again. What is returned takes it out again.
+
+    Raises `InvalidArgument` where another kind has one of its names.
+    """
+    taken = {name for known in kinds for name in known.names()}
+    if odd := sorted(taken.intersection(kind.names())):
+        raise InvalidArgument(f"found another draft kind named {odd[0]!r}, expected a name of its own")
+    kinds.append(kind)
+    renew()
+
+    def remove() -> None:
+        kinds.remove(kind)
+        renew()
+
+    return remove
 
 
 class DraftSpec(Closed):
