@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 PARALLEL := -n auto --dist loadfile
 BUNDLE := smollm2-135m-ngram.bundle
@@ -22,7 +23,17 @@ help:
 	@echo "make c-example      the shared library for C, and a C program that decodes with it"
 	@echo "make clean          remove the environment and caches"
 
-$(READY): pyproject.toml runtime/pyproject.toml constraints.txt
+KERNELS := runtime/kernels/pyproject.toml runtime/kernels/CMakeLists.txt $(wildcard runtime/kernels/specruntime_kernels/*.py \
+	runtime/kernels/src/*.* runtime/kernels/src/*/*.*)
+
+# The operators are compiled into a package of their own; without a compiler bundles run on ONNX Runtime's own ones.
+$(READY): $(INSTALLED) $(KERNELS)
+	@if command -v $(CXX) >/dev/null; then \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps ./runtime/kernels; \
+	else echo "no C++ compiler ($(CXX)): specruntime-kernels is not built, bundles run on ONNX Runtime's own operators"; fi
+	@touch $@
+
+$(INSTALLED): pyproject.toml runtime/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "found Python %d.%d, 3.11 or newer is needed: make PYTHON=python3.11" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e './runtime[ort,text]' -e '.[dev]'
