@@ -3,7 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
+#include <mutex>
 #include <new>
+#include <utility>
+#include <vector>
 
 namespace specruntime {
 
@@ -36,6 +40,47 @@ private:
     void* allocated_ = nullptr;
     std::uint8_t* bytes_ = nullptr;
     std::size_t size_ = 0;
+};
+
+// The scratch memory of one kernel object. Sessions on several threads may run it at once: each call, and each part of
+// a call that needs memory of its own, borrows a Scratch. Once all have been as large and as many as they get, nothing
+// allocates.
+class ScratchPool {
+public:
+    ScratchPool() { free_.reserve(expected); }
+
+    // A Scratch borrowed for the life of this object.
+    class Lease {
+    public:
+        explicit Lease(ScratchPool& owner) : owner_(owner), scratch_(owner.take()) {}
+        ~Lease() { owner_.give_back(std::move(scratch_)); }
+        Lease(const Lease&) = delete;
+        Lease& operator=(const Lease&) = delete;
+        Scratch& operator*() const { return *scratch_; }
+        Scratch* operator->() const { return scratch_.get(); }
+
+    private:
+        ScratchPool& owner_;
+        std::unique_ptr<Scratch> scratch_;
+    };
+
+private:
+    std::unique_ptr<Scratch> take() {
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (free_.empty()) return std::make_unique<Scratch>();
+        std::unique_ptr<Scratch> scratch = std::move(free_.back());
+        free_.pop_back();
+        return scratch;
+    }
+
+    void give_back(std::unique_ptr<Scratch> scratch) {
+        std::lock_guard<std::mutex> guard(mutex_);
+        free_.push_back(std::move(scratch));
+    }
+
+    static constexpr std::size_t expected = 64;  // leases at once before the list itself grows
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Scratch>> free_;
 };
 
 }  // namespace specruntime
