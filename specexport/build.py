@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specexport.backends import BackendBuild, backend_of
-from specexport.bundle.up_to_date import build_key, default_output, is_current, is_in_use
-from specexport.bundle.writer import check_output
+from specexport.bundle.writer import build_key, check_output, default_output, is_current, is_in_use
 from specexport.cache.contents import cache_limit, describe_entries, prune_cache
-from specexport.cache.context import DEFAULT, BuildContext
-from specexport.cache.held_entries import entries_held
-from specexport.checkpoints.digests import checkpoint_digests
+from specexport.cache.entries import entries_held
+from specexport.checkpoints.named import checkpoint_digests
+from specexport.context import DEFAULT, BuildContext
 from specexport.recipe.schema import Recipe
 
 
@@ -53,8 +52,7 @@ def _make(
     """Build what is not in the cache, and write the bundle."""
     context.announce("loading PyTorch")
     from specexport.bundle.record import write_bundle
-    from specexport.graph.built import build_graph
-    from specexport.graph.wanted import export_graphs, graph_requests
+    from specexport.graph.stages import build_graph, export_graphs, graph_requests
 
     recipe, canonical = export_graphs(recipe, digests, context)
     requests = graph_requests(recipe, canonical, backend)

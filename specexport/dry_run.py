@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexport.backends import backend_of
-from specexport.bundle.up_to_date import default_output
-from specexport.bundle.writer import check_output
+from specexport.bundle.writer import check_output, default_output
 from specexport.cache.contents import cache_limit
-from specexport.cache.context import Announce
-from specexport.recipe.naming import naming_source
+from specexport.context import Announce
 from specexport.recipe.schema import Recipe
+from specexport.recipe.sources import naming_source
 from specexport.recipe.weights import EngineWeights
 from specexport.tokenizer.files import TEMPLATE_FILE
 from specruntime.inspection.summary import shown_size

@@ -35,9 +35,9 @@ class SpecexportExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # o
     def run(self) -> None:
         """Build, print the bundle's path, and exits 1 with one line for what a user can cause."""
         from specexport.build import build
-        from specexport.cache.context import BuildContext
-        from specexport.recipe.naming import naming_file
+        from specexport.context import BuildContext
         from specexport.recipe.schema import load_recipe
+        from specexport.recipe.sources import naming_file
         from specruntime.errors import SpecError
 
         try:

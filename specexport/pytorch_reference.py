@@ -15,10 +15,10 @@ from transformers.generation.streamers import BaseStreamer
 from specexport.bundle.record import RECIPE_NAME
 from specexport.checkpoints.loading import Checkpoint, load_checkpoint
 from specexport.checkpoints.outline import outline_recipe
+from specexport.context import quiet
 from specexport.draft_kinds import NoneRecipe
 from specexport.errors import SourceError, reason_of
 from specexport.export import freeze_rope
-from specexport.quiet import quiet
 from specexport.recipe.schema import Recipe, load_recipe
 from specruntime import clock
 from specruntime.bundle import LoadedBundle

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from specexport.backends.onnxruntime import OnnxRuntimeBuild
 from specexport.backends.tensorrt import TensorRTBuild
-from specexport.cache.context import BuildContext
+from specexport.context import BuildContext
 from specexport.recipe.schema import Backend, Recipe
 
 if TYPE_CHECKING:
-    from specexport.graph.built import BuiltGraph
     from specexport.graph.plan import GraphPlan
+    from specexport.graph.stages import BuiltGraph
     from specexport.passes import GraphPass
     from specruntime.manifest.schema import OnnxRuntimeEngine
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from specexport.cache.context import BuildContext
+from specexport.context import BuildContext
 from specexport.recipe.backends import OnnxRuntimeBackend
 from specexport.recipe.schema import Backend, Recipe
 from specruntime.engines.prepacked import architecture, processor_features
@@ -13,8 +13,8 @@ from specruntime.errors import BackendIncompatible
 from specruntime.manifest.schema import OnnxRuntimeEngine
 
 if TYPE_CHECKING:
-    from specexport.graph.built import BuiltGraph
     from specexport.graph.plan import GraphPlan
+    from specexport.graph.stages import BuiltGraph
     from specexport.passes import GraphPass
 
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from specexport.cache.context import BuildContext
+from specexport.context import BuildContext
 from specexport.recipe.schema import Backend, Recipe
 from specexport.tensorrt.machine import MODELOPT, check_machine, require_modelopt
 from specexport.tensorrt.options import TensorRTBackend
 from specruntime.manifest.schema import OnnxRuntimeEngine
 
 if TYPE_CHECKING:
-    from specexport.graph.built import BuiltGraph
     from specexport.graph.compiled import CompiledGraph
     from specexport.graph.plan import GraphPlan
+    from specexport.graph.stages import BuiltGraph
     from specexport.parity.fidelity import FidelityReport
     from specexport.passes import GraphPass
     from specexport.recipe.weights import EngineWeights

@@ -11,7 +11,7 @@ from specexport.bench.measurement import Measurement, Mode, combine, measure_ses
 from specexport.bench.processes import measure_memory, measure_start
 from specexport.bench.prompts import BenchPrompt, BundleText, encode_prompts
 from specexport.bench.report import PYTORCH, REFERENCE, BenchReport, BundleFacts, Unfinished
-from specexport.bundle.times import measure_step_times
+from specexport.bundle.record import measure_step_times
 from specexport.errors import Interrupted
 from specruntime.bundle import LoadedBundle, load_manifest, open_bundle
 from specruntime.engines import EngineOptions

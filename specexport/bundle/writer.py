@@ -1,6 +1,7 @@
-"""Puts a bundle in place: everything is written next to the destination, then renamed over it.
+"""Puts a bundle in place, unless the one there is up to date: what its recipe would build now.
 
-An interrupted build leaves the old bundle or none. Remains of a killed build are removed by the next one.
+Everything is written next to the destination, then renamed over it. An interrupted build leaves the old bundle or none.
+Remains of a killed build are removed by the next one. Imports no torch, and loads no checkpoint.
 """
 
 import json
@@ -8,16 +9,42 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from specexport.cache.entries import file_sha256, free_megabytes, is_disk_full
-from specexport.cache.scratch import is_running, remove_tree
+from specexport.backends import backend_of
+from specexport.cache.code_digest import code_digest
+from specexport.cache.entries import (
+    cache_directory,
+    file_sha256,
+    free_megabytes,
+    hold,
+    is_disk_full,
+    is_running,
+    remove_tree,
+    text_sha256,
+)
 from specexport.errors import BundleNotWritten
+from specexport.recipe.schema import Recipe
+from specruntime.bundle import load_manifest
+from specruntime.errors import SpecError
 from specruntime.manifest.schema import MANIFEST_NAME, FileRecord, Manifest
 
 _LONGEST_NAME = 255
 _ROOM_FOR_SUFFIX = 24  # of the directories that a build makes next to the bundle
+BUILD_RECORD_NAME = "build.json"
+LIBRARIES = (
+    "specexport",
+    "specruntime",
+    "torch",
+    "transformers",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "onnxruntime",
+    "optimum",
+)
 
 
 def check_output(output: Path) -> None:
@@ -118,9 +145,6 @@ def _first_foreign(place: Path, listed: frozenset[str]) -> str | None:
     return None
 
 
-BUILD_RECORD_NAME = "build.json"
-
-
 @contextmanager
 def staged_bundle(output: Path) -> Iterator[Path]:
     """Yield a directory to write into; it becomes `output` when the block ends well and vanishes when it does not.
@@ -199,3 +223,47 @@ def write_build_record(root: Path, record: Mapping[str, object]) -> None:
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Written last: a directory without it is not a bundle."""
     (root / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1) + "\n")
+
+
+def default_output(recipe: Recipe) -> Path:
+    """Return the default output directory of a recipe: `./<recipe name>.bundle`."""
+    return Path(f"{recipe.name}.bundle")
+
+
+def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
+    """Return the digest of everything that decides the bundle: recipe, checkpoints (`checkpoint_digests`), code and
+    libraries, and the processor where weights are packed for it."""
+    backend = backend_of(recipe.backend)
+    libraries = [f"{name} {_version(name)}" for name in (*LIBRARIES, *backend.libraries(recipe))]
+    written = [recipe.model_dump_json(), *recipe.left_to_checkpoint]
+    parts = [
+        *written,
+        code_digest("specexport.build", type(recipe.draft).__module__),
+        *digests.values(),
+        *libraries,
+        *backend.processor(),
+    ]
+    return text_sha256("|".join(parts))
+
+
+def is_in_use(output: Path, root: Path) -> bool:
+    """Hold the bundle in `root` where `output`, its place, lies in the cache; False without such a bundle."""
+    cached = cache_directory().resolve() in output.resolve().parents
+    return not cached or hold(root / MANIFEST_NAME)
+
+
+def is_current(output: Path, key: str) -> bool:
+    """Whether `output` is an intact bundle that was built from the same inputs."""
+    try:
+        load_manifest(output)
+        record = json.loads((output / BUILD_RECORD_NAME).read_text())
+    except (SpecError, OSError, ValueError):
+        return False
+    return isinstance(record, dict) and record.get("key") == key
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "none"

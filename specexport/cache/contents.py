@@ -11,9 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from specexport.cache.entries import SEAL_NAME, cache_directory
-from specexport.cache.held_entries import taken
-from specexport.cache.scratch import new_scratch, remove_dead_scratches, remove_tree
+from specexport.cache.entries import (
+    SEAL_NAME,
+    cache_directory,
+    new_scratch,
+    remove_dead_scratches,
+    remove_tree,
+    taken,
+)
 from specexport.errors import SourceError
 from specruntime.errors import InvalidArgument
 from specruntime.inspection.memory import parse_size

@@ -3,10 +3,15 @@
 What cannot become a bundle is refused here by `refusals`; whether its attention fits a graph is judged by the export.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import gguf
 import torch
 from optimum.exporters.tasks import TasksManager
 from transformers import (
@@ -19,9 +24,9 @@ from transformers import (
 )
 
 from specexport.checkpoints.address import parse_address
-from specexport.checkpoints.digests import files_digest, source_digest
 from specexport.checkpoints.local import Located, is_pruned
 from specexport.checkpoints.locate import locate
+from specexport.checkpoints.named import files_digest, source_digest
 from specexport.checkpoints.refusals import (
     require_all_weights,
     require_finite_weights,
@@ -30,20 +35,24 @@ from specexport.checkpoints.refusals import (
     unsupported_config,
     with_new_rope_name,
 )
-from specexport.checkpoints.vocabulary import end_token_ids, real_vocab_size, require_shared_vocabulary
+from specexport.context import quiet
 from specexport.draft_models.pruned import load_pruned
 from specexport.draft_models.targets import draft_target
 from specexport.errors import CheckpointUnsupported, reason_of
 from specexport.export import check_config
 from specexport.gguf.metadata import gguf_config
-from specexport.gguf.reading import gguf_read_once
 from specexport.gguf.weights import gguf_weights
-from specexport.quiet import quiet
-from specexport.recipe.naming import naming_source
-from specexport.recipe.schema import ModelSource, NoiseSource, Precision, RandomSource
-from specexport.tokenizer import TokenizerFiles, tokenizer_files
+from specexport.recipe.schema import ModelSource, NoiseSource, Precision, RandomSource, Recipe
+from specexport.recipe.sources import naming_source
 from specexport.tokenizer.chat_templates import check_chat_template
 from specexport.tokenizer.directory_tokenizer import write_directory_tokenizer
+from specexport.tokenizer.files import (
+    TokenizerFiles,
+    end_token_ids,
+    real_vocab_size,
+    require_shared_vocabulary,
+    tokenizer_files,
+)
 from specexport.tokenizer.gguf_tokenizer import write_gguf_tokenizer
 
 TASK = "text-generation-with-past"
@@ -138,6 +147,43 @@ def known_tokenizer(spec: ModelSource) -> Path | None:
 def positions_of(config: PretrainedConfig) -> int | None:
     limit = getattr(config, "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def require_positions(recipe: Recipe, side: str, name: str, config: PretrainedConfig) -> None:
+    """Raise `CheckpointUnsupported` when a model's positions end before its cache does, with the key to change."""
+    limit = positions_of(config)
+    capacity = recipe.draft_capacity if side == "draft" else recipe.capacity
+    if limit is None or limit >= capacity:
+        return
+    if side == "target":
+        raise CheckpointUnsupported(
+            f"found {capacity}, expected at most {limit}, the positions that {name} knows", key="capacity"
+        )
+    if recipe.draft.own_capacity is not None:
+        raise CheckpointUnsupported(
+            f"found {capacity}, expected at most {limit}, the positions that {name} knows; lower it: "
+            "drafting ends where the draft's cache is full",
+            key="draft.capacity",
+        )
+    raise CheckpointUnsupported(
+        f"{name} knows {limit} positions, expected at least {capacity}, the recipe's capacity; set "
+        f"draft.capacity: {limit}, where drafting then ends, or lower capacity",
+        key="draft.source",
+    )
+
+
+@contextmanager
+def gguf_read_once() -> Iterator[None]:
+    """While the block runs, readers and name tables are made once per file and architecture. Both are read-only.
+
+    The file is opened for the config and again for the weights, and every token of its vocabulary is parsed each time;
+    transformers rebuilds the table of names once per module of the model.
+    """
+    with (
+        patch.object(gguf, "GGUFReader", cache(gguf.GGUFReader)),
+        patch.object(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map)),
+    ):
+        yield
 
 
 def _load_files(

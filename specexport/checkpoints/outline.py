@@ -11,21 +11,25 @@ from pathlib import Path
 from transformers import PretrainedConfig
 
 from specexport.checkpoints.address import parse_address
-from specexport.checkpoints.check_prompts import encode_text, require_usable_prompts
-from specexport.checkpoints.fitting import fit_capacity, fit_check
-from specexport.checkpoints.loading import byte_tokenizer, positions_of, read_config, stored_tokenizer
+from specexport.checkpoints.fitting import encode_text, fit_capacity, fit_check, require_usable_prompts
+from specexport.checkpoints.loading import (
+    byte_tokenizer,
+    gguf_read_once,
+    positions_of,
+    read_config,
+    require_positions,
+    stored_tokenizer,
+)
 from specexport.checkpoints.local import is_pruned
 from specexport.checkpoints.locate import locate, locate_outline
 from specexport.checkpoints.refusals import require_language_model
-from specexport.checkpoints.vocabulary import real_vocab_size, require_shared_vocabulary
+from specexport.context import quiet
 from specexport.errors import CheckpointUnsupported
 from specexport.export import Skeleton, check_config
-from specexport.gguf.reading import gguf_read_once
 from specexport.graph.files import GraphFacts
-from specexport.quiet import quiet
-from specexport.recipe.naming import naming_source
 from specexport.recipe.schema import ModelSource, NoiseSource, RandomSource, Recipe
-from specexport.tokenizer import TokenizerFiles
+from specexport.recipe.sources import naming_source
+from specexport.tokenizer.files import TokenizerFiles, real_vocab_size, require_shared_vocabulary
 
 
 @dataclass(frozen=True)
@@ -119,29 +123,6 @@ def _require_dividing(
             f"found {block}, expected one that divides {size}, the inputs of layers of {name}; {cure}",
             key=key,
         )
-
-
-def require_positions(recipe: Recipe, side: str, name: str, config: PretrainedConfig) -> None:
-    """Raise `CheckpointUnsupported` when a model's positions end before its cache does, with the key to change."""
-    limit = positions_of(config)
-    capacity = recipe.draft_capacity if side == "draft" else recipe.capacity
-    if limit is None or limit >= capacity:
-        return
-    if side == "target":
-        raise CheckpointUnsupported(
-            f"found {capacity}, expected at most {limit}, the positions that {name} knows", key="capacity"
-        )
-    if recipe.draft.own_capacity is not None:
-        raise CheckpointUnsupported(
-            f"found {capacity}, expected at most {limit}, the positions that {name} knows; lower it: "
-            "drafting ends where the draft's cache is full",
-            key="draft.capacity",
-        )
-    raise CheckpointUnsupported(
-        f"{name} knows {limit} positions, expected at least {capacity}, the recipe's capacity; set "
-        f"draft.capacity: {limit}, where drafting then ends, or lower capacity",
-        key="draft.source",
-    )
 
 
 def _read(spec: ModelSource, weights: bool) -> _Stated | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from specexport.cli.progress import counted_progress
-from specexport.garbage_collection import without_collection
+from specexport.context import without_collection
 from specruntime import clock
 
 
@@ -25,9 +25,9 @@ from specruntime import clock
 def build_command(recipe: Path, output: Path | None, force: bool, dry_run: bool, as_json: bool) -> None:
     """Build the bundle of RECIPE and print where it is; stages whose inputs did not change are skipped."""
     from specexport.build import build
-    from specexport.cache.context import BuildContext
-    from specexport.recipe.naming import naming_file
+    from specexport.context import BuildContext
     from specexport.recipe.schema import load_recipe
+    from specexport.recipe.sources import naming_file
 
     loaded, started = load_recipe(recipe), clock.now()
     with naming_file(recipe), without_collection(), counted_progress() as (announce, count):

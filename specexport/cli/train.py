@@ -105,7 +105,7 @@ def train_command(
     read_training_text(prompts)  # refused before the seconds that importing torch takes
     import torch
 
-    from specexport.recipe.naming import naming_file
+    from specexport.recipe.sources import naming_file
     from specexport.training.pipeline import Reports, train_draft
 
     if threads is not None:

@@ -67,7 +67,7 @@ def write_prompts_command(
     import torch
 
     from specexport.checkpoints.loading import known_config, known_tokenizer, load_checkpoint
-    from specexport.recipe.naming import naming_file
+    from specexport.recipe.sources import naming_file
     from specexport.training.decoding import require_decodable
     from specexport.training.prompt_codec import PromptCodec
     from specexport.training.questions import write_questions

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from specexport.cache.code_digest import code_digest
 from specexport.cache.entries import cache_directory, cached_entry, read_record, text_sha256, write_record
+from specexport.context import quiet
 from specexport.draft_kinds.kind import DraftKind
 from specexport.draft_models import DraftTarget, Eagle1Draft, Eagle3Draft, TappedFeatures
 from specexport.export import freeze_rope
@@ -27,7 +28,6 @@ from specexport.graph.canonical import LOADER, CanonicalGraph
 from specexport.graph.files import GraphFacts, save_graph
 from specexport.graph.plan import FeatureSpec
 from specexport.parity.draft_reference import save_draft_reference, take_layer_reference
-from specexport.quiet import quiet
 
 PROJECTION_NAME = "projection.npy"
 _LIBRARIES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")

@@ -19,8 +19,8 @@ from specruntime.manifest.graph import GraphSpec, Profile
 from specruntime.manifest.numbers import Share
 
 if TYPE_CHECKING:
-    from specexport.cache.context import BuildContext
     from specexport.checkpoints.named import RecipeCheckpoints
+    from specexport.context import BuildContext
     from specexport.draft_kinds.canonical import TracedDraft
     from specexport.draft_models import DraftTarget, Eagle3Draft, StatedLayers
     from specexport.draft_models import Eagle1Draft as EagleModule

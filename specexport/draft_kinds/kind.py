@@ -12,13 +12,13 @@ from pydantic import model_validator
 from specexport.graph.plan import DraftPlan
 from specexport.recipe.sources import ModelSource, RecipePart
 from specexport.recipe.trees import LookupWindow
-from specexport.recipe.weights import OwnGraph, Weights
+from specexport.recipe.weights import Weights
 from specruntime.drafts import DraftSpec
 from specruntime.manifest.graph import GraphSpec, Profile
 
 if TYPE_CHECKING:
-    from specexport.cache.context import BuildContext
     from specexport.checkpoints.named import RecipeCheckpoints
+    from specexport.context import BuildContext
     from specexport.draft_kinds.canonical import TracedDraft
     from specexport.draft_models import DraftTarget
     from specexport.graph.canonical import CanonicalGraph
@@ -177,6 +177,19 @@ class Lengths(DraftKind):
         return self
 
 
+class OwnGraph(RecipePart):
+    """What a kind whose draft is a graph of its own says of that graph's weights."""
+
+    weights: Weights | None = None
+    """How the draft's weights are stored, whatever the target's are; the recipe's `weights` where it is not given. A
+    draft's rounding costs acceptance and never changes a token."""
+
+    @property
+    def own_weights(self) -> Weights | None:
+        """The same, by the name that every kind has."""
+        return self.weights
+
+
 class FeatureKind(OwnGraph, Lengths):
     """A kind that drafts with a module on the target's hidden states: files of its own, a graph of its own."""
 
@@ -196,8 +209,8 @@ class FeatureKind(OwnGraph, Lengths):
         raise NotImplementedError
 
     def digest(self, target_digest: str) -> str:
-        from specexport.checkpoints.digests import made_digest
         from specexport.checkpoints.locate import locate_draft
+        from specexport.checkpoints.named import made_digest
 
         if isinstance(self.source, str):
             return locate_draft(self.source).digest

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from specexport.draft_kinds.kind import Lengths
+from specexport.draft_kinds.kind import Lengths, OwnGraph
 from specexport.graph.plan import DraftPlan, GraphPlan
 from specexport.recipe.sources import DraftSource, ModelSource
 from specexport.recipe.trees import Drafted, ascending_widths
-from specexport.recipe.weights import OwnGraph
 from specruntime import drafts as manifest
 from specruntime.drafts import DraftSpec
 from specruntime.manifest.graph import GraphSpec, Profile
@@ -66,7 +65,7 @@ class ModelRecipe(ModelSource, OwnGraph, Lengths):
         return self
 
     def digest(self, target_digest: str) -> str:
-        from specexport.checkpoints.digests import source_digest
+        from specexport.checkpoints.named import source_digest
 
         return source_digest(self, target_digest)
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specexport.cache.scratch import new_scratch, remove_dead_scratches, remove_tree
+from specexport.cache.entries import new_scratch, remove_dead_scratches, remove_tree
 from specexport.draft_models.configs import embeddings_sha256
 from specexport.draft_models.eagle import Eagle1Draft, Eagle3Draft
 from specexport.draft_models.eagle_formats import EMBEDDINGS, SHA256_KEY

@@ -1,8 +1,15 @@
 """From a transformers checkpoint to the canonical ONNX graph."""
 
-from specexport.export.residual import ResidualStream, find_residual_stream, hidden_names, watching
 from specexport.export.skeleton import Skeleton, check_config, weightless
-from specexport.export.support import CacheLayout, check_supported, freeze_rope
+from specexport.export.support import (
+    CacheLayout,
+    ResidualStream,
+    check_supported,
+    find_residual_stream,
+    freeze_rope,
+    hidden_names,
+    watching,
+)
 from specexport.export.trace import TracedGraph, trace_graph
 
 __all__ = [

@@ -21,7 +21,7 @@ from specexport.export.adapter import (
     window_attention_mask,
     window_inputs,
 )
-from specexport.export.tracer import export_module
+from specexport.export.trace import export_module
 
 _EXAMPLE_BATCH, _EXAMPLE_WIDTH, _EXAMPLE_ROWS = 2, 5, 3
 _TOPK = ["topk_ids", "topk_logprobs"]

@@ -1,7 +1,10 @@
-"""A backend's variant of a canonical graph, kept in the cache."""
+"""A backend's variant of a canonical graph, kept in the cache: whether the graph can be what a plan asks for, and what
+each of its windows computes then.
+"""
 
 import gc
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +20,9 @@ from specexport.cache.entries import (
     text_sha256,
     write_record,
 )
+from specexport.context import quiet
+from specexport.errors import CheckpointUnsupported
+from specexport.export import hidden_names
 from specexport.graph.canonical import CanonicalGraph
 from specexport.graph.files import (
     GRAPH_NAME,
@@ -26,11 +32,10 @@ from specexport.graph.files import (
     save_graph,
     split_paths,
 )
-from specexport.graph.plan import PLAIN, GraphPlan
-from specexport.graph.plan_checks import check_plan, plan_profiles, require_layers
+from specexport.graph.plan import DRAFT_PROFILE, PLAIN, FeatureSpec, GraphPlan
 from specexport.passes import GraphPass, PassReport, run_passes
+from specexport.passes.layer_path import AddDraftPath, KeepLayers, full_outputs, path_outputs
 from specexport.passes.pipeline import plan_passes
-from specexport.quiet import quiet
 from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile
 
 if TYPE_CHECKING:
@@ -129,4 +134,57 @@ def _write_entry(
     spec = describe_graph(model, facts, file=GRAPH_NAME, profiles=step, batch=1, engine=engine)
     write_record(
         directory, {"spec": spec.model_dump(mode="json"), "passes": [asdict(report) for report in reports]}
+    )
+
+
+def check_plan(plan: GraphPlan, canonical: CanonicalGraph) -> None:
+    """Raise `CheckpointUnsupported` where the target has not what the draft asks of it; both sides are named."""
+    layers = plan.draft_layers or plan.kept_layers
+    if not (layers or plan.features is not None):
+        return
+    if canonical.hidden_size is None:
+        raise CheckpointUnsupported(f"the draft needs hidden states of the target: {canonical.no_hidden}")
+    depth = canonical.facts.layers
+    assert not layers or (layers[-1] < depth and len(layers) < depth), "some of the target's layers draft"
+    if plan.features is not None:
+        _check_features(plan.features, canonical, canonical.hidden_size)
+
+
+def _check_features(features: FeatureSpec, canonical: CanonicalGraph, hidden_size: int) -> None:
+    known = hidden_names(canonical.facts.layers)
+    for tap in features.taps:
+        if tap not in known:
+            raise CheckpointUnsupported(
+                f"the draft reads {tap}, but {canonical.name} has {known[0]} to {known[-2]} and {known[-1]}"
+            )
+    if features.projection is not None:
+        found, expected = features.projection.shape[1], len(features.taps) * hidden_size
+        if found != expected:
+            raise CheckpointUnsupported(
+                f"the draft projects {found} numbers, but {len(features.taps)} hidden states of {canonical.name} are "
+                f"{expected}: the draft is for another target"
+            )
+
+
+def require_layers(reports: Sequence[PassReport]) -> None:
+    """Raise `CheckpointUnsupported` where a pass found that the layers cannot be identified."""
+    for report in reports:
+        if report.name in (AddDraftPath.name, KeepLayers.name) and report.reasons:
+            raise CheckpointUnsupported(
+                f"the draft skips layers of the target, which cannot be cut: {report.reasons[0]}"
+            )
+
+
+def plan_profiles(
+    plan: GraphPlan, outputs: Sequence[str], profiles: tuple[Profile, ...]
+) -> tuple[Profile, ...]:
+    """`profiles`, and with a draft path one more for it: each window then computes one of the two paths."""
+    if not plan.draft_layers:
+        return profiles
+    full = full_outputs(outputs)
+    path = path_outputs(outputs, plan.draft_layers)
+    draft = Profile(name=DRAFT_PROFILE, width=1, rows=1, outputs=path, file=PATH_NAME)
+    return (
+        *(p if p.outputs is not None else p.model_copy(update={"outputs": full}) for p in profiles),
+        draft,
     )

@@ -11,8 +11,8 @@ from typing import cast
 import onnx_ir as ir
 from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodesPass
 
+from specexport.context import quiet
 from specexport.passes.layer_path import full_outputs, path_outputs
-from specexport.quiet import quiet
 from specruntime.manifest.schema import (
     AliasPair,
     Dimension,

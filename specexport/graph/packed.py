@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from specexport.bundle.times import stage_window
+from specexport.bundle.record import stage_window
 from specexport.cache.entries import file_sha256
 from specexport.errors import BuildError
 from specexport.graph.files import WEIGHTS_NAME

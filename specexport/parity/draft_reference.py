@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from specexport.draft_models import Eagle1Draft, Eagle3Draft, MedusaHeads
-from specexport.parity.reference import named_rows, rows_of
+from specexport.graph.canonical import named_rows, rows_of
 
 DRAFT_REFERENCE_NAME = "draft_reference.npz"
 TREE_PARENTS = (-1, -1, -1, 0, 0, 1, 3, 3, 5, 6)

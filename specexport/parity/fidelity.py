@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexport.cache.code_digest import code_digest
-from specexport.cache.context import BuildContext
-from specexport.cache.entries import entry_digest
-from specexport.cache.measured import measured_once
-from specexport.checkpoints.check_prompts import encode_text
+from specexport.cache.entries import entry_digest, measured_once
+from specexport.checkpoints.fitting import encode_text
+from specexport.context import BuildContext
 from specexport.errors import FidelityError
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.plan import LinearPlan

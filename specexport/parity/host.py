@@ -16,8 +16,7 @@ import onnx_ir as ir
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.files import GRAPH_NAME, PATH_NAME
 from specexport.passes import run_passes
-from specexport.passes.emulate_four_bits import FOUR_BITS, EmulateFourBits
-from specexport.passes.widen_bfloat16 import WidenBfloat16
+from specexport.passes.host_numbers import FOUR_BITS, EmulateFourBits, WidenBfloat16
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.protocol import Context
 from specruntime.manifest.schema import GraphSpec

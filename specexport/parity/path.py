@@ -14,16 +14,15 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from specexport.graph.canonical import CanonicalGraph
+from specexport.context import quiet
+from specexport.graph.canonical import CanonicalGraph, ParityReference
 from specexport.graph.files import GRAPH_NAME, describe_graph, save_graph
 from specexport.graph.plan import DRAFT_PROFILE, GraphPlan
 from specexport.parity.host import opened_context
-from specexport.parity.reference import ParityReference
 from specexport.passes import run_passes
-from specexport.passes.cleanup import DropUnusedInputs
+from specexport.passes.host_numbers import WidenBfloat16
+from specexport.passes.interface import DropUnusedInputs
 from specexport.passes.pipeline import plan_passes
-from specexport.passes.widen_bfloat16 import WidenBfloat16
-from specexport.quiet import quiet
 from specruntime.engines import EngineOptions
 from specruntime.engines.protocol import Context
 from specruntime.engines.windows import stage

@@ -11,16 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexport.cache.code_digest import code_digest
-from specexport.cache.entries import entry_digest
-from specexport.cache.measured import measured_once
+from specexport.cache.entries import entry_digest, measured_once
 from specexport.draft_kinds.kind import DraftKind
 from specexport.errors import ParityError
+from specexport.graph.canonical import ParityReference, load_reference
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.plan import FeatureSpec
 from specexport.parity.draft import DraftParityReport
 from specexport.parity.host import measure_on_host
 from specexport.parity.path import kept_reference, path_difference
-from specexport.parity.reference import ParityReference, load_reference
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import Feeder, stage
 

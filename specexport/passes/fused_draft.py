@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from specexport.passes import GraphPass, PassReport
-from specexport.passes.contracts import first_of, lacks_inputs, lacks_outputs, nodes_of
+from specexport.passes import GraphPass, PassReport, first_of, lacks_inputs, lacks_outputs, nodes_of
 from specexport.passes.graph_builder import Builder
 from specexport.passes.window_attention import SPLIT_PROPERTY, SplitAttention, match_attention
 

@@ -10,8 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from specexport.export.adapter import FULL_WINDOW, WINDOW_PROPERTY
-from specexport.passes import GraphPass, PassReport
-from specexport.passes.contracts import FUSED_DOMAIN, first_of, has_node, lacks_inputs, nodes_of
+from specexport.passes import FUSED_DOMAIN, GraphPass, PassReport, first_of, has_node, lacks_inputs, nodes_of
 
 QUERY_LENGTHS = "query_lengths"
 _HEADS_FIRST = (0, 2, 1, 3)

@@ -9,15 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
+from onnx_ir.passes.common import DeduplicateHashedInitializersPass
 
-from specexport.passes import GraphPass, PassReport
-from specexport.passes.contracts import lacks_outputs
-from specexport.passes.draft_features import HIDDEN_PREFIX
+from specexport.passes import GraphPass, PassReport, lacks_outputs
 from specexport.passes.graph_builder import Builder
+from specexport.passes.interface import HIDDEN_PREFIX
 
 DRAFT_PREFIX = "draft_"
 _RESULTS = ("logits", "top_ids")
 _CACHE_KINDS = ("key", "value")
+_COMPARED = 256  # numbers of a weight
 
 
 @dataclass(frozen=True)
@@ -260,6 +261,31 @@ def _drop_unreachable(graph: ir.Graph) -> None:
 
 _ROWS_LAST = (0, 2, 1)
 _BEHIND_THE_HEAD = ("Mul", "Div", "Tanh", "Cast")  # scales and soft-caps
+
+
+class MergeEqualWeights(GraphPass):
+    """No two weights have the same content."""
+
+    name = "merge-equal-weights"
+
+    def __call__(self, model: ir.Model) -> PassReport:
+        before = len(model.graph.initializers)
+        DeduplicateHashedInitializersPass()(model)
+        changed = before - len(model.graph.initializers)
+        return PassReport(self.name, changed, () if changed else ("no two weights are equal",))
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        """Look at small weights only: comparing all of a large model again takes seconds."""
+        known: dict[object, str | None] = {}
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None or tensor.size > _COMPARED or value.is_graph_output():
+                continue
+            content = (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
+            if content in known:
+                return f"{known[content]} and {value.name} are equal"
+            known[content] = value.name
+        return None
 
 
 class ShareHeadWeights(GraphPass):

@@ -3,16 +3,14 @@
 import onnx_ir as ir
 from transformers.exporters.onnxruntime_fusions import fuse_for_onnxruntime
 
-from specexport.export.tracer import forget_graph
+from specexport.export.trace import forget_graph
 from specexport.graph.plan import PLAIN, GraphPlan
-from specexport.passes import GraphPass, PassReport
+from specexport.passes import FUSED_DOMAIN, GraphPass, PassReport, lacks_outputs
 from specexport.passes.attention_rotary import RotateInAttention
-from specexport.passes.cleanup import DropUnusedInputs, MergeEqualWeights
-from specexport.passes.contracts import FUSED_DOMAIN, lacks_outputs
-from specexport.passes.draft_features import DropHiddenStates, MakeFeatures
 from specexport.passes.fused_draft import FuseDraftSteps
 from specexport.passes.group_query_attention import FlattenHeads, GroupQueryAttention, PackAttentionInputs
-from specexport.passes.layer_path import AddDraftPath, KeepLayers, ShareHeadWeights
+from specexport.passes.interface import DropHiddenStates, DropUnusedInputs, MakeFeatures
+from specexport.passes.layer_path import AddDraftPath, KeepLayers, MergeEqualWeights, ShareHeadWeights
 from specexport.passes.quantize_weights import QuantizeWeights
 from specexport.passes.tree_bias import TreeBias
 

@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from specexport.export.adapter import FULL_WINDOW
-from specexport.passes import GraphPass, PassReport
-from specexport.passes.contracts import FUSED_DOMAIN, lacks_inputs, nodes_of
+from specexport.passes import FUSED_DOMAIN, GraphPass, PassReport, lacks_inputs, nodes_of
 from specexport.passes.graph_builder import Builder
 
 BIAS = 10

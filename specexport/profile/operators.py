@@ -14,7 +14,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from specexport.bundle.times import measure_window_times, stage_window
+from specexport.bundle.record import measure_window_times, stage_window
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.engines.onnxruntime import OrtEngine
 from specruntime.errors import InvalidArgument

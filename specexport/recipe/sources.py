@@ -1,5 +1,10 @@
-"""The part of a recipe that says where a model's weights come from."""
+"""The part of a recipe that says where a model's weights come from; what is refused about them after the recipe was
+read names the recipe's file and the key that has to change.
+"""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -16,6 +21,13 @@ from pydantic import (
 )
 
 from specexport.checkpoints.address import LocalGguf, WheelMember, parse_address
+from specexport.errors import (
+    CheckpointUnsupported,
+    FidelityError,
+    ParityError,
+    SourceError,
+    TokenizerMismatch,
+)
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -103,3 +115,30 @@ class Target(ModelSource):
     """The model whose output the bundle reproduces."""
 
     source: Annotated[TargetSource, Field(examples=["./my-model"])]
+
+
+@contextmanager
+def naming_source(side: str) -> Iterator[None]:
+    """Begin a refusal of the checkpoint of `side` ("target" or "draft") with the key that names it.
+
+    One about a key below, `source.random.seed`, gets the rest of the path; one that has its key stays.
+    """
+    try:
+        yield
+    except (SourceError, CheckpointUnsupported) as error:
+        if error.key is None:
+            raise type(error)(error.message, key=f"{side}.source") from error
+        if not error.key.startswith("source."):
+            raise
+        raise type(error)(error.message, key=f"{side}.{error.key}") from error
+
+
+@contextmanager
+def naming_file(path: Path | str) -> Iterator[None]:
+    """Begin a refusal that has a key of the recipe, or is of its two vocabularies, with the recipe's file."""
+    try:
+        yield
+    except (SourceError, CheckpointUnsupported, TokenizerMismatch, ParityError, FidelityError) as error:
+        if error.key is None and not isinstance(error, TokenizerMismatch):
+            raise
+        raise type(error)(f"{path}: {error}") from error

@@ -63,19 +63,6 @@ class Weights(RecipePart):
         )
 
 
-class OwnGraph(RecipePart):
-    """What a kind whose draft is a graph of its own says of that graph's weights."""
-
-    weights: Weights | None = None
-    """How the draft's weights are stored, whatever the target's are; the recipe's `weights` where it is not given. A
-    draft's rounding costs acceptance and never changes a token."""
-
-    @property
-    def own_weights(self) -> Weights | None:
-        """The same, by the name that every kind has."""
-        return self.weights
-
-
 class RunningText(RecipePart):
     """A text that is read token by token."""
 

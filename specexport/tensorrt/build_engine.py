@@ -11,8 +11,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from specexport.cache.code_digest import code_digest
-from specexport.cache.context import Progress
 from specexport.cache.entries import cache_directory, cached_entry, text_sha256, write_record
+from specexport.context import Progress
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.files import GRAPH_NAME, WEIGHTS_NAME
 from specexport.tensorrt.capability import CAPABILITIES

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from specexport.cache.context import Progress
+from specexport.context import Progress
 from specexport.errors import BuildError
 from specexport.tensorrt.engine_report import EngineReport, ShapeRange, judge, read_network
 from specexport.tensorrt.journal import Journal, open_journal, open_monitor

@@ -7,7 +7,7 @@ being built.
 from dataclasses import dataclass, field
 from typing import Any
 
-from specexport.cache.context import Progress
+from specexport.context import Progress
 
 
 @dataclass

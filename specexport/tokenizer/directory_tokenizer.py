@@ -16,9 +16,8 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
-from specexport.checkpoints.vocabulary import TOKENIZER_FILE
 from specexport.errors import CheckpointUnsupported, reason_of
-from specexport.tokenizer.files import CONFIG_FILE, TEMPLATE_FILE, save_tokenizer, token_text
+from specexport.tokenizer.files import CONFIG_FILE, TEMPLATE_FILE, TOKENIZER_FILE, save_tokenizer, token_text
 from specexport.tokenizer.probes import (
     PROBE_TEXTS,
     first_decoding_difference,

@@ -11,7 +11,12 @@ from tokenizers import AddedToken, Tokenizer, processors
 from specexport.errors import CheckpointUnsupported
 from specexport.tokenizer.files import save_tokenizer
 from specexport.tokenizer.gguf_byte_pairs import byte_pair_tokenizer
-from specexport.tokenizer.gguf_vocabulary import BuiltTokenizer, GgufVocabulary, TokenType, read_vocabulary
+from specexport.tokenizer.gguf_vocabulary import (
+    BuiltTokenizer,
+    GgufVocabulary,
+    TokenType,
+    read_vocabulary,
+)
 from specexport.tokenizer.sentence_piece import score_pair_tokenizer, unigram_tokenizer
 
 _BUILDERS: dict[str, Callable[[GgufVocabulary], BuiltTokenizer]] = {

@@ -17,9 +17,9 @@ from transformers import (
     PreTrainedModel,
 )
 
+from specexport.context import quiet
 from specexport.errors import TrainingRefused, reason_of
 from specexport.export import weightless
-from specexport.quiet import quiet
 
 _ATTENTION = "specexport_slots"
 _DRAWN_FROM = 64  # ids: a draw sorts no more than these

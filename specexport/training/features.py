@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specexport.errors import TrainingRefused
-from specexport.export.residual import find_residual_stream
+from specexport.export.support import find_residual_stream
 from specexport.training.answers import Dialogue
 
 _SPANS = "spans.jsonl"

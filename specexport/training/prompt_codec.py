@@ -7,9 +7,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from specexport.checkpoints.loading import Checkpoint
-from specexport.checkpoints.vocabulary import TOKENIZER_FILE
 from specexport.errors import TrainingRefused
-from specexport.tokenizer.files import describe_tokenizer
+from specexport.tokenizer.files import TOKENIZER_FILE, describe_tokenizer
 from specexport.training.prompts_file import Conversation
 from specruntime.errors import InvalidArgument
 from specruntime.text.chat_template import Message

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specexport.errors import CheckpointUnsupported
-from specexport.export.residual import find_residual_stream
+from specexport.export.support import find_residual_stream
 from specexport.trees import chain_of, expected_tokens
 from specexport.tune.probing import Answered
 from specruntime import clock

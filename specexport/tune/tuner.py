@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexport.bench.machine import describe_machine
 from specexport.bench.prompts import BenchPrompt, BundleText, encode_prompts
-from specexport.bundle.times import measure_step_times
+from specexport.bundle.record import measure_step_times
 from specexport.errors import Interrupted
 from specexport.trees import TimedTree
 from specexport.tune.prediction import Prediction, bounded, predict, predict_tree, verify_times

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specexport.build import build
-from specexport.cache.context import BuildContext
+from specexport.context import BuildContext
 from specexport.draft_kinds import KINDS
 from specexport.draft_kinds import register as register_section
 from specexport.errors import ParityError

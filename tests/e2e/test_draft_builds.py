@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from specexport.build import build
-from specexport.cache.context import BuildContext
 from specexport.checkpoints.loading import load_checkpoint
+from specexport.context import BuildContext
 from specexport.draft_models import draft_target, save_draft
 from specexport.draft_models.random_drafts import random_eagle
 from specexport.errors import CheckpointUnsupported
@@ -104,7 +104,7 @@ def test_a_draft_from_files_builds_and_one_for_another_target_is_refused_before_
     manifest = load_manifest(build(mine, tmp_path / "mine.bundle"))
     assert manifest.draft.kind == "eagle3"
 
-    monkeypatch.setattr("specexport.graph.wanted.export_canonical", None)
+    monkeypatch.setattr("specexport.graph.stages.export_canonical", None)
     document = mine.model_dump(mode="json")
     document["target"]["source"]["random"]["seed"] = 7  # the same sizes, other embeddings
     with pytest.raises(CheckpointUnsupported, match=r"target_embeddings_sha256 is .* hash to"):

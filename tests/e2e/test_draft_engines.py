@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from specexport.build import build
-from specexport.cache.context import BuildContext
 from specexport.cache.entries import CACHE_VARIABLE
+from specexport.context import BuildContext
 from specexport.recipe.schema import Recipe
 from specruntime.bundle import load_manifest
 from specruntime.manifest.tensorrt import TensorRTEngine

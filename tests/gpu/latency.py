@@ -11,7 +11,7 @@ from time import perf_counter
 import torch
 from transformers import PreTrainedModel, StaticCache
 
-from specexport.bundle.times import CONTEXT_ROWS, measure_step_times
+from specexport.bundle.record import CONTEXT_ROWS, measure_step_times
 from specruntime.bundle import load_manifest
 from specruntime.engines import EngineOptions
 from specruntime.engines.tensorrt import TrtEngine

@@ -12,7 +12,7 @@ from specexport.bench.processes import measure_memory
 from specexport.bench.report import BenchReport
 from specexport.bench.runner import BenchPlan, run_bench
 from specexport.build import build
-from specexport.bundle.times import measure_step_times
+from specexport.bundle.record import measure_step_times
 from specexport.recipe.schema import Recipe
 from specruntime import SamplingParams, load_manifest
 from tests.latency.conftest import COPIES, PROSE, chosen

@@ -9,7 +9,7 @@ from specexport.build import build
 from specexport.recipe.schema import load_recipe
 from tests.conftest import RECIPES, REPOSITORY
 
-BUILD_SIDE = 58
+BUILD_SIDE = 35
 """Of `specexport`, with a checkpoint to load, two graphs to trace and lower, and nothing in the cache."""
 
 

@@ -29,7 +29,7 @@ def test_a_checkpoint_is_built_once_and_answers(
     def must_not_export(*_: object) -> None:
         raise AssertionError("the bundle was built twice")
 
-    monkeypatch.setattr("specexport.graph.wanted.export_graphs", must_not_export)
+    monkeypatch.setattr("specexport.graph.stages.export_graphs", must_not_export)
     with LLM(str(saved), speculative_config=config, max_model_len=128) as llm:
         assert (
             llm.generate("abcabc", SamplingParams(max_tokens=8, ignore_eos=True))[0].outputs == first.outputs

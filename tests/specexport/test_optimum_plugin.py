@@ -59,7 +59,7 @@ def test_the_command_builds_with_its_options(
     from argparse import ArgumentParser
 
     import specexport.build
-    from specexport.cache.context import BuildContext
+    from specexport.context import BuildContext
     from specexport.optimum_plugin import SpecexportExportCommand
 
     calls: list[tuple[object, ...]] = []

@@ -8,8 +8,7 @@ values. The attention stays fused. (Measured on the builder's layer listing.)
 import numpy as np
 import onnx_ir as ir
 
-from specexport.passes import GraphPass, PassReport
-from specexport.passes.contracts import nodes_of
+from specexport.passes import GraphPass, PassReport, nodes_of
 from specexport.tensorrt.lowering.graph_edit import constant, insert_node, rewrite_attention, static_size
 
 

@@ -9,8 +9,7 @@ instead: [B, kv_heads * G, W, D] is [B, kv_heads, G * W, D] in memory, and the m
 import numpy as np
 import onnx_ir as ir
 
-from specexport.passes import GraphPass, PassReport
-from specexport.passes.contracts import nodes_of
+from specexport.passes import GraphPass, PassReport, nodes_of
 from specexport.tensorrt.lowering.graph_edit import constant, insert_node, rewrite_attention, static_size
 
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from specexport.passes import GraphPass, PassReport
-from specexport.passes.contracts import nodes_of
+from specexport.passes import GraphPass, PassReport, nodes_of
 from specexport.passes.window_attention import SPLIT_PROPERTY
 from specexport.tensorrt.lowering.graph_edit import constant, insert_node, rewrite_attention
 

@@ -20,7 +20,7 @@ from specexport.cache.entries import (
     text_sha256,
     write_record,
 )
-from specexport.checkpoints.check_prompts import encode_text
+from specexport.checkpoints.fitting import encode_text
 from specexport.errors import CheckpointUnsupported
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.files import GRAPH_NAME, WEIGHTS_NAME, save_graph

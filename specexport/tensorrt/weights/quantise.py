@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.files import GRAPH_NAME
 from specexport.passes import run_passes
-from specexport.passes.widen_bfloat16 import WidenBfloat16
+from specexport.passes.host_numbers import WidenBfloat16
 from specexport.recipe.weights import EngineWeights
 from specexport.tensorrt.weights.store import (
     NVFP4_BLOCK,

@@ -4,9 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specexport.bundle.up_to_date import build_key, is_current
-from specexport.bundle.writer import BUILD_RECORD_NAME
-from specexport.checkpoints.digests import checkpoint_digests
+from specexport.bundle.writer import BUILD_RECORD_NAME, build_key, is_current
+from specexport.checkpoints.named import checkpoint_digests
 from specexport.recipe.schema import load_recipe
 from tests.conftest import RECIPES
 

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from specexport.build import build
-from specexport.cache.entries import RECORD_NAME, SEAL_NAME, cached_entry, entry_digest, is_intact
-from specexport.cache.scratch import new_scratch
+from specexport.cache.entries import (
+    RECORD_NAME,
+    SEAL_NAME,
+    cached_entry,
+    entry_digest,
+    is_intact,
+    new_scratch,
+)
 from specexport.errors import SourceError
 from specexport.recipe.schema import load_recipe
 from tests.conftest import RECIPES
@@ -84,7 +90,7 @@ def test_a_forced_entry_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_goes_at_the_next_use_and_a_live_ones_stays(tmp_path: Path) -> None:
     place = cached_entry(tmp_path / "kind" / "entry", fill)
     script = (
-        "import os, signal, sys; from pathlib import Path; from specexport.cache.scratch import new_scratch\n"
+        "import os, signal, sys; from pathlib import Path; from specexport.cache.entries import new_scratch\n"
         "(new_scratch(Path(sys.argv[1])) / 'weights').write_bytes(bytes(9))\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

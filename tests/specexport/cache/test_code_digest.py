@@ -35,21 +35,21 @@ STAGES = {
     "fidelity": ("specexport.parity.fidelity",),
     "engine": ("specexport.tensorrt.build_engine",),
     "engine weights": ("specexport.tensorrt.weights.build_weights",),
-    "tokenizer": ("specexport.tokenizer", "specexport.checkpoints.loading"),
+    "tokenizer": ("specexport.tokenizer.files", "specexport.checkpoints.loading"),
     "bundle": ("specexport.build",),
 }
 DECIDED_BY = {
     "canonical": (
-        "specexport/checkpoints/loading.py", "specexport/checkpoints/vocabulary.py",
+        "specexport/checkpoints/loading.py", "specexport/tokenizer/files.py",
         "specexport/checkpoints/refusals.py", "specexport/checkpoints/random_model.py",
-        "specexport/gguf/reading.py", "specexport/draft_models/pruned.py",
-        "specexport/export/adapter.py", "specexport/export/__init__.py", "specexport/parity/reference.py",
+        "specexport/checkpoints/loading.py", "specexport/draft_models/pruned.py",
+        "specexport/export/adapter.py", "specexport/export/__init__.py", "specexport/graph/canonical.py",
         "specexport/checkpoints/named.py",
     ),
     "canonical draft": (
         "specexport/draft_models/random_drafts.py", "specexport/draft_models/eagle_formats.py",
         "specexport/export/trace_draft.py", "specexport/parity/draft_reference.py",
-        "specexport/checkpoints/vocabulary.py",
+        "specexport/tokenizer/files.py",
         "specexport/checkpoints/named.py",
     ),
     "compiled": (
@@ -69,8 +69,8 @@ DECIDED_BY = {
         "specruntime/engines/onnx_buffers.py",
     ),
     "fidelity": (
-        "specexport/parity/fidelity.py", "specexport/checkpoints/check_prompts.py",
-        "specexport/passes/emulate_four_bits.py", "specruntime/engines/windows.py", "specruntime/text/codec.py",
+        "specexport/parity/fidelity.py", "specexport/checkpoints/fitting.py",
+        "specexport/passes/host_numbers.py", "specruntime/engines/windows.py", "specruntime/text/codec.py",
     ),
     "engine": ("specexport/tensorrt/compile.py", "specexport/tensorrt/engine_report.py"),
     "engine weights": ("specexport/tensorrt/weights/quantise.py", "specexport/passes/graph_builder.py"),
@@ -79,7 +79,7 @@ DECIDED_BY = {
         "specexport/tokenizer/gguf_rules.py",
         "specexport/tokenizer/__init__.py",
     ),
-    "bundle": ("specexport/checkpoints/vocabulary.py", "specruntime/manifest/schema.py", "specexport/bundle/times.py"),
+    "bundle": ("specexport/tokenizer/files.py", "specruntime/manifest/schema.py", "specexport/bundle/record.py"),
 }  # fmt: skip
 
 
@@ -144,10 +144,10 @@ def test_every_module_that_fills_the_cache_is_keyed_by_its_own_imports() -> None
                 if node.func.id == "code_digest":
                     keyed.add(name)
                     own = isinstance(node.args[0], ast.Name) and node.args[0].id == "__name__"
-                    assert own or name == "specexport.bundle.up_to_date"
-    assert keyed >= filling - {"specexport.checkpoints.wheel", "specexport.cache.measured"}
+                    assert own or name == "specexport.bundle.writer"
+    assert keyed >= filling - {"specexport.checkpoints.wheel", "specexport.cache.entries"}
     assert keyed == {modules[0] for modules in STAGES.values()} - {"specexport.build"} | {
-        "specexport.bundle.up_to_date"
+        "specexport.bundle.writer"
     }
 
 
@@ -166,7 +166,7 @@ def test_what_decides_end_tokens_changes_the_canonical_key_and_a_rebuild_takes_i
     key, ends = built()
     monkeypatch.setattr(checkpoint, "end_token_ids", lambda *_: (7,))
     assert built() == (key, ends), "it comes from the cache"
-    change("specexport/checkpoints/vocabulary.py")
+    change("specexport/tokenizer/files.py")
     read_from(copied, monkeypatch)
     changed, fresh = built()
     assert changed != key and ends != fresh == (7,)

@@ -22,10 +22,9 @@ from specexport.cache.contents import (
     parse_age,
     prune_cache,
 )
-from specexport.cache.context import BuildContext
-from specexport.cache.entries import SEAL_NAME, cached_entry, is_intact
-from specexport.cache.held_entries import entries_held, hold, taken
+from specexport.cache.entries import SEAL_NAME, cached_entry, entries_held, hold, is_intact, taken
 from specexport.cli import main
+from specexport.context import BuildContext
 from specexport.dry_run import estimate
 from specexport.errors import SourceError
 from specexport.recipe.schema import load_recipe
@@ -168,7 +167,7 @@ def test_what_another_process_uses_stays_until_it_ends_even_if_it_is_killed(cach
     place = made(cache, "canonical", "used", 3 * DAY)
     script = (
         "import sys; from pathlib import Path; from specexport.cache.entries import cached_entry\n"
-        "from specexport.cache.held_entries import entries_held\n"
+        "from specexport.cache.entries import entries_held\n"
         "with entries_held():\n"
         "    cached_entry(Path(sys.argv[1]), lambda scratch: None)\n"
         "    print('held', flush=True)\n"

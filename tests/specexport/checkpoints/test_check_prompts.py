@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specexport.checkpoints.check_prompts import require_usable_prompts
+from specexport.checkpoints.fitting import require_usable_prompts
 from specexport.checkpoints.random_model import TOKENIZER_SIZE, write_byte_tokenizer
 from specexport.errors import CheckpointUnsupported
 from specexport.graph.canonical import TOKENIZER_DIRECTORY, CanonicalGraph

@@ -9,8 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from specexport.checkpoints.check_prompts import require_usable_prompts
-from specexport.checkpoints.fitting import fit_capacity, fit_check
+from specexport.checkpoints.fitting import fit_capacity, fit_check, require_usable_prompts
 from specexport.checkpoints.random_model import TOKENIZER_SIZE, write_byte_tokenizer
 from specexport.cli import main
 from specexport.errors import CheckpointUnsupported

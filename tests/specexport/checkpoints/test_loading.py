@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specexport.checkpoints.digests import source_digest
 from specexport.checkpoints.loading import Checkpoint, load_checkpoint
+from specexport.checkpoints.named import source_digest
 from specexport.draft_kinds import ModelRecipe
 from specexport.errors import CheckpointUnsupported, SourceError, TokenizerMismatch
 from specexport.recipe.schema import Precision, Target

@@ -11,13 +11,13 @@ import onnx_ir as ir
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from specexport.context import quiet
 from specexport.export import check_supported, freeze_rope, trace_graph
 from specexport.export.support import CacheLayout
 from specexport.graph.files import GRAPH_NAME, save_graph
 from specexport.graph.plan import PLAIN, GraphPlan
 from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.pipeline import onnxruntime_passes, plan_passes
-from specexport.quiet import quiet
 from tests.made_once import made_once
 from tests.specexport.export.architectures import EXPORTED, Architecture
 from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE, Graph, Reference, random_ids, run_eager

@@ -22,8 +22,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from specexport.build import build
 from specexport.checkpoints.named import RecipeCheckpoints
 from specexport.checkpoints.outline import outline_recipe
+from specexport.context import quiet
 from specexport.export import CacheLayout, check_supported, freeze_rope
-from specexport.quiet import quiet
 from specexport.recipe.schema import Recipe, load_recipe
 from specruntime import SamplingParams, generate, open_bundle
 from specruntime.engines import EngineOptions

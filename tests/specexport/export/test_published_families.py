@@ -11,9 +11,9 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specexport.checkpoints.refusals import require_attention, require_language_model
+from specexport.context import quiet
 from specexport.errors import CheckpointUnsupported
 from specexport.export import check_config, check_supported, freeze_rope
-from specexport.quiet import quiet
 from tests.specexport.export.architecture_tables import require_section
 from tests.specexport.export.architectures import EXPORTED
 from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE

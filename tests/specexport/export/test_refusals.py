@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specexport.context import quiet
 from specexport.errors import CheckpointUnsupported
 from specexport.export import check_supported, trace_graph
 from specexport.export.adapter import (
@@ -16,8 +17,7 @@ from specexport.export.adapter import (
     window_attention_mask,
     window_inputs,
 )
-from specexport.export.tracer import unsupported
-from specexport.quiet import quiet
+from specexport.export.trace import unsupported
 from tests.specexport.export.architectures import EXPORTED
 from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE
 from tests.specexport.export.exported import random_model

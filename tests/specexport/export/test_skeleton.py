@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
+from specexport.context import quiet
 from specexport.errors import CheckpointUnsupported
 from specexport.export import check_config, check_supported
-from specexport.quiet import quiet
 from tests.specexport.export.architectures import EXPORTED, Architecture
 
 BERT: dict[str, Any] = {

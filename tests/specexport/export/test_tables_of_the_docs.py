@@ -2,9 +2,9 @@
 
 import pytest
 
+from specexport.context import quiet
 from specexport.errors import CheckpointUnsupported
 from specexport.export import check_supported
-from specexport.quiet import quiet
 from tests.specexport.export.architecture_tables import exported_row, require_section
 from tests.specexport.export.architectures import EXPORTED, REFUSED, Refused
 from tests.specexport.export.comparison import compare_chain

@@ -19,7 +19,7 @@ import yaml
 from specexport.backends import backend_of
 from specexport.bench.sharing_probe import probe
 from specexport.build import build
-from specexport.bundle.up_to_date import build_key
+from specexport.bundle.writer import build_key
 from specexport.cache.entries import CACHE_VARIABLE, file_sha256
 from specexport.checkpoints.loading import load_checkpoint
 from specexport.errors import BuildError, RecipeError

@@ -6,11 +6,10 @@ from shutil import copytree
 import onnx_ir as ir
 
 from specexport.backends import backend_of
-from specexport.graph.canonical import CanonicalGraph
+from specexport.graph.canonical import CanonicalGraph, save_reference, take_reference
 from specexport.graph.compiled import compile_graph
 from specexport.graph.files import GRAPH_NAME, PATH_NAME, WEIGHTS_NAME, GraphFacts, target_profiles
 from specexport.graph.plan import GraphPlan
-from specexport.parity.reference import save_reference, take_reference
 from specexport.recipe.schema import OnnxRuntimeBackend
 from tests.specexport.export.comparison import CAPACITY, VOCAB_SIZE
 from tests.specexport.export.exported import CANONICAL, exports_under

@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 from specexport.errors import ParityError
+from specexport.graph.canonical import take_reference
 from specexport.graph.files import GRAPH_NAME, GraphFacts, describe_graph, save_graph, target_profiles
-from specexport.parity.reference import take_reference
 from specexport.parity.target import ParityReport, measure_parity, require_parity
 from specruntime.engines import EngineOptions, open_engine
 from specruntime.manifest.schema import OnnxRuntimeEngine

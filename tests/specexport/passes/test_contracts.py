@@ -11,11 +11,10 @@ from specexport.errors import PassError
 from specexport.graph.plan import FeatureSpec, GraphPlan, LinearPlan, WeightPlan
 from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.attention_rotary import RotateInAttention
-from specexport.passes.cleanup import DropUnusedInputs, MergeEqualWeights
-from specexport.passes.draft_features import DropHiddenStates, MakeFeatures
 from specexport.passes.fused_draft import FuseDraftSteps
 from specexport.passes.group_query_attention import FlattenHeads, GroupQueryAttention, PackAttentionInputs
-from specexport.passes.layer_path import AddDraftPath, KeepLayers, ShareHeadWeights
+from specexport.passes.interface import DropHiddenStates, DropUnusedInputs, MakeFeatures
+from specexport.passes.layer_path import AddDraftPath, KeepLayers, MergeEqualWeights, ShareHeadWeights
 from specexport.passes.pipeline import FuseOperators, onnxruntime_passes, plan_passes
 from specexport.passes.quantize_weights import QuantizeWeights
 from specexport.passes.tree_bias import TreeBias

@@ -11,8 +11,8 @@ import pytest
 from specexport.graph.files import GRAPH_NAME, save_graph
 from specexport.passes import PassReport, run_passes
 from specexport.passes.attention_rotary import RotateInAttention
-from specexport.passes.cleanup import DropUnusedInputs
 from specexport.passes.group_query_attention import FlattenHeads, PackAttentionInputs
+from specexport.passes.interface import DropUnusedInputs
 from tests.specexport.export.comparison import Graph, Shape, chain_step, fill_cache
 from tests.specexport.export.exported import CANONICAL, ONNXRUNTIME, Exported, ExportedArchitectures, lowering
 

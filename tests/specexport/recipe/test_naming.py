@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from specexport.checkpoints.refusals import SUPPORTED
 from specexport.cli import main
 from specexport.errors import CheckpointUnsupported, SourceError, TokenizerMismatch
-from specexport.recipe.naming import naming_file, naming_source
+from specexport.recipe.sources import naming_file, naming_source
 from tests.specexport.conftest import TINY_SIZES
 from tests.specexport.export.architectures import EXPORTED
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from specexport.cache.context import Progress
+from specexport.context import Progress
 from specexport.graph.plan import FeatureSpec, GraphPlan
 from specexport.passes import run_passes
 from specexport.tensorrt.compile import (

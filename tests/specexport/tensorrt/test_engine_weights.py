@@ -23,7 +23,7 @@ from specexport.graph.compiled import CompiledGraph, compile_graph
 from specexport.graph.files import GRAPH_NAME, target_profiles
 from specexport.parity.fidelity import check_fidelity, require_fidelity
 from specexport.passes import run_passes
-from specexport.passes.emulate_four_bits import EmulateFourBits
+from specexport.passes.host_numbers import EmulateFourBits
 from specexport.recipe.schema import RandomSource, Target
 from specexport.recipe.weights import EngineWeights, Fidelity, RunningText
 from specexport.tensorrt import machine

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from specexport.garbage_collection import without_collection
+from specexport.context import without_collection
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -1,9 +1,12 @@
-"""Products with 4-bit weights as an engine computes them, for ONNX Runtime on the CPU.
+"""Numbers that ONNX Runtime has no kernels for on the CPU become float32. Used to measure, never shipped.
 
 It has no FP4 kernels there, nor TensorRT's quantizer of rows, and it rounds the rows that meet INT4 weights to 8 bits,
 which an engine does not. So stored weights become the numbers they stand for, and the quantizer of rows the same
 arithmetic in plain operators: a scale in 8 bits for each block of a row, values to the nearest of +-{0, 0.5, 1, 1.5, 2,
-3, 4, 6}, ties to even. Used to measure what the weights cost, never shipped.
+3, 4, 6}, ties to even.
+
+It has few bfloat16 kernels. The float32 graph has the same nodes and the same weight values; it only rounds nothing in
+between.
 """
 
 import numpy as np
@@ -11,8 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from specexport.passes import GraphPass, PassReport
-from specexport.passes.contracts import nodes_of
+from specexport.passes import GraphPass, PassReport, has_value, nodes_of
 from specexport.passes.graph_builder import Builder
 
 _FLOAT = ir.DataType.FLOAT
@@ -20,6 +22,7 @@ _FP8 = ir.DataType.FLOAT8E4M3FN
 FOUR_BITS = (ir.DataType.FLOAT4E2M1, ir.DataType.INT4)
 _LARGEST = 6.0
 _SCALE_BOUNDS = (2.0**-9, 448.0)
+_TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision", "stash_type")
 
 
 class EmulateFourBits(GraphPass):
@@ -122,3 +125,47 @@ def _nearest(build: Builder, levels: ir.Value) -> ir.Value:
 
 def _number(build: Builder, value: float) -> ir.Value:
     return build.constant(np.array(value, np.float32))
+
+
+class WidenBfloat16(GraphPass):
+    """bfloat16 weights, values and casts become float32."""
+
+    name = "widen-bfloat16"
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        return has_value(model, lambda value: value.dtype == ir.DataType.BFLOAT16, "bfloat16")
+
+    def __call__(self, model: ir.Model) -> PassReport:
+        graph = model.graph
+        values = [*graph.inputs, *graph.initializers.values()]
+        changed = sum(_widen_value(value) for value in values)
+        for node in graph:
+            changed += sum(_widen_value(value) for value in node.outputs)
+            changed += sum(_widen_attribute(node, attribute) for attribute in list(node.attributes.values()))
+        return PassReport(self.name, changed, () if changed else ("the graph has no bfloat16",))
+
+
+def _widen_value(value: ir.Value) -> bool:
+    if value.dtype != ir.DataType.BFLOAT16:
+        return False
+    value.type = ir.TensorType(ir.DataType.FLOAT)
+    if value.const_value is not None:
+        value.const_value = _widen_tensor(value.const_value, value.name)
+    return True
+
+
+def _widen_attribute(node: ir.Node, attribute: ir.Attr) -> bool:
+    if attribute.type == ir.AttributeType.INT and attribute.name in _TYPE_ATTRIBUTES:
+        if attribute.as_int() != ir.DataType.BFLOAT16:
+            return False
+        node.attributes[attribute.name] = ir.AttrInt64(attribute.name, int(ir.DataType.FLOAT))
+        return True
+    if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == ir.DataType.BFLOAT16:
+        widened = _widen_tensor(attribute.as_tensor(), attribute.as_tensor().name)
+        node.attributes[attribute.name] = ir.AttrTensor(attribute.name, widened)
+        return True
+    return False
+
+
+def _widen_tensor(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
+    return ir.Tensor(tensor.numpy().astype(np.float32), name=name)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from specexport.checkpoints.random_model import byte_tokenizer
-from specexport.checkpoints.vocabulary import end_token_ids, real_vocab_size, require_shared_vocabulary
 from specexport.errors import CheckpointUnsupported, TokenizerMismatch
+from specexport.tokenizer.files import end_token_ids, real_vocab_size, require_shared_vocabulary
 
 
 def write_tokenizer(directory: Path, tokens: list[str], template: str = "", eos: object = None) -> Path:

@@ -1,6 +1,7 @@
-"""What a draft reads of the target becomes one output, and hidden states that nothing reads any more are dropped.
+"""What goes into a graph and comes out: one output with the features that a draft reads, and nothing that is not read.
 
-Both run before any fusion, so that a graph without a draft on its features fuses as if it never had hidden states.
+Features are made and hidden states dropped before any fusion, so that a graph without a draft on its features fuses as
+if it never had hidden states; inputs that no node reads any more are dropped last.
 """
 
 import numpy as np
@@ -8,8 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from specexport.graph.plan import FeatureSpec
-from specexport.passes import GraphPass, PassReport
-from specexport.passes.contracts import has_idle_node, lacks_outputs
+from specexport.passes import GraphPass, PassReport, has_idle_node, lacks_outputs
 from specexport.passes.graph_builder import Builder
 
 FEATURES = "features"
@@ -83,3 +83,20 @@ def _weight(graph: ir.Graph, array: np.ndarray[tuple[int, ...], np.dtype[np.gene
 def _width(tap: ir.Value) -> int:
     assert tap.shape is not None and isinstance(tap.shape[-1], int), "hidden sizes are static"
     return tap.shape[-1]
+
+
+class DropUnusedInputs(GraphPass):
+    """Every graph input is read by a node."""
+
+    name = "drop-unused-inputs"
+
+    def __call__(self, model: ir.Model) -> PassReport:
+        RemoveUnusedNodesPass()(model)
+        unused = [value for value in model.graph.inputs if not value.uses()]
+        for value in unused:
+            model.graph.inputs.remove(value)
+        return PassReport(self.name, len(unused), () if unused else ("every input is read",))
+
+    def ensures(self, model: ir.Model, report: PassReport) -> str | None:
+        left = next((value for value in model.graph.inputs if not value.uses()), None)
+        return has_idle_node(model) if left is None else f"no node reads the input {left.name}"
