@@ -22,12 +22,12 @@ enum class CacheType {
 // What is fixed for a node of the graph.
 struct AttentionShape {
     int heads = 0;
-    int kv_heads = 0;   // divides heads
-    int head_size = 0;  // a multiple of 8, at most 512
-    float scale = 0;    // factor of q.k; 0 stands for 1 / sqrt(head_size)
-    float softcap = 0;  // scores become softcap * tanh(score / softcap); 0: none
-    std::int64_t local_window = -1;  // a row sees keys less than so many positions back, itself included; -1: all
-    int rotary_dims = 0;             // leading dims of each head that turn, even; 0: no rotary embedding
+    int kv_heads = 0;                 // divides heads
+    int head_size = 0;                // a multiple of 8, at most 512
+    float scale = 0;                  // factor of q.k; 0 stands for 1 / sqrt(head_size)
+    float softcap = 0;                // scores become softcap * tanh(score / softcap); 0: none
+    std::int64_t local_window = -1;   // a row sees keys less than so many positions back, itself included; -1: all
+    int rotary_dims = 0;              // leading dims of each head that turn, even; 0: no rotary embedding
     bool rotary_interleaved = false;  // pairs are (2i, 2i + 1); else (i, i + rotary_dims / 2)
     CacheType cache = CacheType::fp32;
 };
@@ -72,8 +72,8 @@ void set_packed(AttentionCall& call, const AttentionShape& shape, const float* p
 std::size_t cache_row_bytes(const AttentionShape& shape);
 
 // Why the kernels cannot serve a node, or cannot serve a call: one line in English, or null where all is well.
-// window_attention trusts its arguments: ask both before, the first once, the second in every call (it reads lengths and
-// positions only, nothing of size).
+// window_attention trusts its arguments: ask both before, the first once, the second in every call (it reads lengths
+// and positions only, nothing of size).
 const char* refuse_shape(const AttentionShape& shape);
 const char* refuse_call(const AttentionShape& shape, const AttentionCall& call);
 
