@@ -46,9 +46,9 @@ struct PackedMatrix {
 };
 
 /// The words of the operators' attributes. False where the word is unknown.
-bool parse_format(const std::string& word, Format* format);             // int8 int4 fp32 fp16 bf16
-bool parse_scale_type(const std::string& word, ScaleType* scale_type);  // fp16 fp32
-bool parse_rounding(const std::string& word, Rounding* rounding);       // blocks fine rows float
+bool parse_format(const std::string& word, Format* format);              // int8 int4 fp32 fp16 bf16
+bool parse_scale_type(const std::string& word, ScaleType* scale_type);   // fp16 fp32
+bool parse_rounding(const std::string& word, Rounding* rounding);        // blocks fine rows float
 bool parse_activation(const std::string& word, Activation* activation);  // none silu gelu gelu_tanh
 
 /// Bytes a matrix of this description takes; 0 where the description is not valid.

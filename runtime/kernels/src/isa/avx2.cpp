@@ -1,0 +1,19 @@
+// The path avx2: 16 ymm registers, products of bytes by vpmaddubsw. Any x86-64 processor since 2013.
+#include "dispatch.h"
+#include "simd/avx_bytes.h"
+
+namespace specruntime {
+namespace SPECRUNTIME_ISA {
+// Rows that share one reading of a tile: as many as keep their sums in registers.
+constexpr int kIntegerRows = 4;
+constexpr int kFineRows = 2;
+constexpr int kFloatRows = 6;
+}  // namespace SPECRUNTIME_ISA
+}  // namespace specruntime
+
+#include "matmul/table.h"
+
+namespace specruntime {
+extern const Path path_avx2;
+const Path path_avx2 = {"avx2", &SPECRUNTIME_ISA::kMatmulKernels, nullptr};
+}  // namespace specruntime

@@ -1,0 +1,20 @@
+// The path avx512vnni: vpdpbusd on 32 ymm registers, where products of 512 bits do less work in a cycle (AMD).
+#define SPECRUNTIME_AVX512VNNI 1
+#include "dispatch.h"
+#include "simd/avx_bytes.h"
+
+namespace specruntime {
+namespace SPECRUNTIME_ISA {
+// Rows that share one reading of a tile: as many as keep their sums in registers.
+constexpr int kIntegerRows = 6;
+constexpr int kFineRows = 4;
+constexpr int kFloatRows = 6;
+}  // namespace SPECRUNTIME_ISA
+}  // namespace specruntime
+
+#include "matmul/table.h"
+
+namespace specruntime {
+extern const Path path_avx512vnni;
+const Path path_avx512vnni = {"avx512vnni", &SPECRUNTIME_ISA::kMatmulKernels, nullptr};
+}  // namespace specruntime

@@ -1,0 +1,20 @@
+// The path avxvnni: vpdpbusd on 16 ymm registers (client processors since 2021 that lack AVX-512).
+#define SPECRUNTIME_AVXVNNI 1
+#include "dispatch.h"
+#include "simd/avx_bytes.h"
+
+namespace specruntime {
+namespace SPECRUNTIME_ISA {
+// Rows that share one reading of a tile: as many as keep their sums in registers.
+constexpr int kIntegerRows = 6;
+constexpr int kFineRows = 4;
+constexpr int kFloatRows = 6;
+}  // namespace SPECRUNTIME_ISA
+}  // namespace specruntime
+
+#include "matmul/table.h"
+
+namespace specruntime {
+extern const Path path_avxvnni;
+const Path path_avxvnni = {"avxvnni", &SPECRUNTIME_ISA::kMatmulKernels, nullptr};
+}  // namespace specruntime
