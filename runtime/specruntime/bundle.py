@@ -141,6 +141,11 @@ class LoadedBundle:
         self._closed = False
         self._tokenizer = tokenizer
 
+    @property
+    def kernels(self) -> str | None:
+        """Instruction-set path of `specruntime-kernels` that the target runs on; None on the plain graph."""
+        return getattr(self._target, "kernels", None)
+
     @cached_property
     def tokenizer(self) -> TextCodec | None:
         """Text in and out; None for a bundle without a tokenizer. Raises as `TextCodec.open`."""

@@ -12,6 +12,7 @@ from specruntime.cli.options import (
     bundle_argument,
     engine_options,
     json_option,
+    kernels_option,
     max_new_tokens_option,
     threads_option,
 )
@@ -23,6 +24,7 @@ from specruntime.cli.options import (
 @trace_option
 @max_new_tokens_option(default=None)
 @threads_option
+@kernels_option
 @json_option
 def check_command(
     bundle: Path,
@@ -30,6 +32,7 @@ def check_command(
     traced: str | None,
     max_new_tokens: int | None,
     threads: int | None,
+    kernels: str | None,
     as_json: bool,
 ) -> None:
     """Decode the BUNDLE's check prompts with and without drafts, greedy and sampled, and compare every token.
@@ -41,7 +44,7 @@ def check_command(
         raise click.UsageError(
             "--trace compares with plain decoding, --pytorch with the checkpoint: give one"
         )
-    with open_bundle(bundle, options=engine_options(threads)) as opened:
+    with open_bundle(bundle, options=engine_options(threads, kernels)) as opened:
         if traced is not None:
             print_traces(opened, traced, max_new_tokens, as_json)
             return

@@ -8,7 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -70,15 +70,16 @@ def _record(
 ) -> dict[str, list[list[dict[str, Any]]]]:
     """Node events of each run, by profile."""
     with TemporaryDirectory() as directory:
-        to_file = EngineOptions(options.threads, options.provider, Path(directory) / "operators")
+        to_file = replace(options, profile_to=Path(directory) / "operators")
         with closing(open_engine(spec, root, to_file)) as engine:
             assert isinstance(engine, OrtEngine), "checked by the caller"
             _run_all(engine, spec, repeats)
+            opened = engine.spec
             written = {file: json.loads(path.read_text()) for file, path in engine.end_profiling().items()}
     found: dict[str, list[list[dict[str, Any]]]] = {}
     for file, events in written.items():
         runs = _split_by_run(events)
-        names = [profile.name for profile in spec.profiles if (profile.file or spec.file) == file]
+        names = [profile.name for profile in opened.profiles if (profile.file or opened.file) == file]
         for number, name in enumerate(names, start=-len(names)):  # the first runs were there to warm up
             found[name] = runs[len(runs) + number * repeats :][:repeats]
     return found

@@ -17,7 +17,12 @@ RUNTIME = Path(specruntime.__file__).parent
 PROJECT = RUNTIME.parent / "pyproject.toml"
 BUILD_HOST = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "optimum", "specexport"}
 # Distributions that are not installed here, by the name they are imported under.
-IMPORT_NAMES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx", "cuda-bindings": "cuda"}
+IMPORT_NAMES = {
+    "tensorrt": "tensorrt",
+    "tensorrt-rtx": "tensorrt_rtx",
+    "cuda-bindings": "cuda",
+    "specruntime-kernels": "specruntime_kernels",
+}
 
 PUBLIC_NAMES = [
     "AsyncLLM",

@@ -11,6 +11,7 @@ from specruntime.cli.options import (
     bundle_argument,
     engine_options,
     json_option,
+    kernels_option,
     max_new_tokens_option,
     threads_option,
 )
@@ -28,12 +29,18 @@ trace_option = click.option(
 @trace_option
 @max_new_tokens_option(default=None)
 @threads_option
+@kernels_option
 @json_option
 def check_command(
-    bundle: Path, traced: str | None, max_new_tokens: int | None, threads: int | None, as_json: bool
+    bundle: Path,
+    traced: str | None,
+    max_new_tokens: int | None,
+    threads: int | None,
+    kernels: str | None,
+    as_json: bool,
 ) -> None:
     """Decode the BUNDLE's check prompts with and without drafts, greedy and sampled, and compare every token."""
-    with open_bundle(bundle, options=engine_options(threads)) as opened:
+    with open_bundle(bundle, options=engine_options(threads, kernels)) as opened:
         if traced is not None:
             print_traces(opened, traced, max_new_tokens, as_json)
             return

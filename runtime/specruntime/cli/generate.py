@@ -12,6 +12,7 @@ from specruntime.bundle import LoadedBundle, open_bundle
 from specruntime.cli.options import (
     bundle_argument,
     engine_options,
+    kernels_option,
     sampling_options,
     sampling_params,
     threads_option,
@@ -36,6 +37,7 @@ from specruntime.text.codec import TextCodec
     "--compare", is_flag=True, help="Then answer again without drafts: speed-up and equality of the tokens."
 )
 @threads_option
+@kernels_option
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object: text, token_ids, finish_reason, seed, stats."
 )
@@ -48,6 +50,7 @@ def generate_command(
     stats: bool,
     compare: bool,
     threads: int | None,
+    kernels: str | None,
     as_json: bool,
     **sampling: Any,
 ) -> None:
@@ -58,7 +61,7 @@ def generate_command(
     params = sampling_params(**sampling).seeded()
     if compare:
         _require_equal_law(params)
-    with open_bundle(bundle, options=engine_options(threads), text=True) as opened:
+    with open_bundle(bundle, options=engine_options(threads, kernels), text=True) as opened:
         if compare:
             _require_drafts(opened)
         codec = require_codec(opened)

@@ -144,8 +144,14 @@ bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 threads_option = click.option(
     "--threads", type=click.IntRange(min=1), help="CPU threads per engine; default: what the bundle says."
 )
+kernels_option = click.option(
+    "--kernels",
+    metavar="PATH",
+    help="Operators of specruntime-kernels: off, auto, or an instruction-set path such as avx2 "
+    "(default: $SPECRUNTIME_KERNELS, else auto).",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
 
-def engine_options(threads: int | None) -> EngineOptions:
-    return EngineOptions(threads=threads)
+def engine_options(threads: int | None, kernels: str | None = None) -> EngineOptions:
+    return EngineOptions(threads=threads, kernels=kernels)

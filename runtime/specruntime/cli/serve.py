@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from specruntime.bundle import open_bundle
-from specruntime.cli.options import bundle_argument, threads_option
+from specruntime.cli.options import bundle_argument, kernels_option, threads_option
 from specruntime.engines import EngineOptions
 from specruntime.errors import BackendMissing
 from specruntime.serving.prefixes import PREFIX_CACHING, PrefixCaching
@@ -87,6 +87,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     help="Read weights into memory instead of mapping their files, which may then be overwritten.",
 )
 @threads_option
+@kernels_option
 def serve_command(
     bundle: Path,
     host: str,
@@ -107,6 +108,7 @@ def serve_command(
     drain_timeout: float,
     copy_weights: bool,
     threads: int | None,
+    kernels: str | None,
 ) -> None:
     """Serve the BUNDLE over HTTP: /v1/chat/completions, /v1/completions, /v1/models, and a page to try it at /.
 
@@ -120,7 +122,7 @@ def serve_command(
             f"the server needs {error.name}, which is not installed: pip install 'specruntime[server]'"
         ) from error
     keys = () if api_key_file is None else read_api_keys(api_key_file)
-    options = EngineOptions(threads=threads, copy_weights=copy_weights)
+    options = EngineOptions(threads=threads, copy_weights=copy_weights, kernels=kernels)
     with open_bundle(bundle, options=options, text=True) as opened:
         settings = Settings(
             model_name=model_name or opened.manifest.name,

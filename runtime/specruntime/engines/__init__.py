@@ -18,7 +18,9 @@ class EngineOptions:
     "tensorrt"), `profile_to` a file prefix that ONNX Runtime writes its operator profile to. Raises `InvalidArgument`
     for threads outside 1 to 1024. Threads that keep `spinning` for the next run steal cores from the other engine:
     off where target and draft run in turns. `copy_weights` lets ONNX Runtime read weights into memory of
-    its own instead of mapping their files: more memory, and files that are written over change nothing.
+    its own instead of mapping their files: more memory, and files that are written over change nothing. `kernels` is
+    "off", "auto" or the instruction-set path on which the operators of `specruntime-kernels` run; None: what the
+    environment variable SPECRUNTIME_KERNELS says, else "auto".
     """
 
     threads: int | None = None
@@ -26,6 +28,7 @@ class EngineOptions:
     profile_to: Path | None = None
     spinning: bool = True
     copy_weights: bool = False
+    kernels: str | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:

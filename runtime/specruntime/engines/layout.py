@@ -16,6 +16,7 @@ HOST_TYPES: dict[str, type[np.generic]] = {
     "bfloat16": np.uint16,  # numpy has none: raw bits, widened where they are shown
     "int64": np.int64,
     "int32": np.int32,
+    "int8": np.int8,
     "bool": np.bool_,
 }
 

@@ -16,6 +16,7 @@ _NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float16": np.float16,
     "int64": np.int64,
     "int32": np.int32,
+    "int8": np.int8,
     "bool": np.bool_,
 }
 _SHORTAGES = ("bad_alloc", "Failed to allocate memory", "Cannot allocate memory")

@@ -16,6 +16,7 @@ import numpy as np
 
 from specruntime.engines import EngineOptions
 from specruntime.engines.cores import usable_cores
+from specruntime.engines.kernels import LOG, Kernels, asked_kernels, choose_kernels, decline
 from specruntime.engines.onnx_batch import OrtBatch
 from specruntime.engines.onnx_buffers import GrownMemory, first_line, is_shortage
 from specruntime.engines.prepacked import choose
@@ -27,7 +28,8 @@ from specruntime.errors import (
     OutOfMemory,
     WrongState,
 )
-from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, TensorSpec
+from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, PrepackedWeights, TensorSpec
+from specruntime.manifest.window_graph import over_operators
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -35,15 +37,17 @@ _DTYPES = {
     "tensor(bfloat16)": "bfloat16",
     "tensor(int64)": "int64",
     "tensor(int32)": "int32",
+    "tensor(int8)": "int8",
     "tensor(bool)": "bool",
 }
 
 
-def check_signature(session: Any, spec: GraphSpec, file: str) -> None:
+def check_signature(session: Any, spec: GraphSpec, file: str, *, all_inputs: bool) -> None:
     """Raise `BackendIncompatible` naming the tensor and what either side says of it.
 
-    `file` is the graph's own, or that of a profile's path: such a file has the outputs that its profiles fill, and of
-    the inputs those its path reads. Where paths have files, the graph's own leaves out what only they fill.
+    `file` is the graph's own, or that of a profile's path: such a file has the outputs that its profiles fill. Without
+    `all_inputs` it may leave out inputs that it does not read. Where paths have files, the graph's own leaves out what
+    only they fill.
     """
     paths = [profile for profile in spec.profiles if profile.file is not None]
     own = [profile for profile in spec.profiles if (profile.file or spec.file) == file]
@@ -55,7 +59,7 @@ def check_signature(session: Any, spec: GraphSpec, file: str) -> None:
         found = {value.name: value for value in values}
         listed = {tensor.name: tensor for tensor in tensors}
         difference = found.keys() ^ listed.keys()
-        if kind == "input" and file != spec.file:
+        if kind == "input" and not all_inputs:
             difference = found.keys() - listed.keys()
         if difference:
             raise BackendIncompatible(
@@ -146,38 +150,38 @@ _PROVIDERS = {
 
 
 class OrtEngine:
-    """Weights and compiled graph; `run` of different contexts may overlap."""
+    """Weights and compiled graph; `run` of different contexts may overlap.
+
+    `spec` is the graph that was opened: over the operators of `specruntime-kernels` where `kernels` is the
+    instruction-set path they run on, the plain one where it is None.
+    """
 
     def __init__(self, spec: GraphSpec, root: Path, options: EngineOptions) -> None:
         entry = spec.engine
         assert isinstance(entry, OnnxRuntimeEngine), "open_engine chooses the backend by the entry's kind"
         ort = import_onnxruntime()
         _require_version(ort.__version__, entry.minimum_version, spec.file)
-        self.spec = spec
         provider = options.provider or entry.provider
         providers = _providers(ort, provider)
-        packed = choose(entry.prepacked, ort.__version__, provider=provider, copied=options.copy_weights)
-        self._sessions: dict[
-            str, Any
-        ] = {}  # by file: the graph's own, and paths that run without the rest of it
-        copied = _weight_files(spec, root)
-        for file in dict.fromkeys((spec.file, *(p.file for p in spec.profiles if p.file is not None))):
-            settings = _session_options(ort, entry, options)
-            if options.profile_to is not None:
-                settings.enable_profiling = True
-                settings.profile_file_prefix = f"{options.profile_to}-{len(self._sessions)}"
-            if file != spec.file:
-                # Packed copies of weights would be private to the session; unpacked they are the mapped file's pages.
-                settings.add_session_config_entry("session.disable_prepacking", "1")
-            loaded = file
-            if file == spec.file and packed is not None:  # a graph that was optimised at build
-                loaded = packed.file
-                settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-            self._sessions[file] = _load(
-                ort, root / loaded, loaded, settings, providers, copied if options.copy_weights else ()
-            )
-            check_signature(self._sessions[file], spec, file)
+        self.kernels: str | None = None
         self._grown = GrownMemory()
+        kernels = choose_kernels(entry.window, options.kernels, provider)
+        if kernels is not None and entry.window is not None:
+            self.spec = over_operators(spec)
+            try:
+                # By file: the graph's own, and paths that run without the rest of it.
+                self._sessions = _open_sessions(ort, self.spec, root, options, providers, kernels=kernels)
+            except BackendIncompatible as error:
+                decline(entry.window, asked_kernels(options.kernels), error)
+            else:
+                self.kernels = kernels.path
+                LOG.info(
+                    "%s runs on specruntime-kernels %s, %s", self.spec.file, kernels.version, kernels.path
+                )
+                return  # weights are used where they are mapped, so their pages stay
+        packed = choose(entry.prepacked, ort.__version__, provider=provider, copied=options.copy_weights)
+        self.spec = spec
+        self._sessions = _open_sessions(ort, spec, root, options, providers, packed=packed)
         release_mapped_pages(root / spec.weights_directory, packed.bytes if packed is not None else 0)
 
     def new_context(self) -> OneSequence:
@@ -197,6 +201,37 @@ class OrtEngine:
 
     def close(self) -> None:
         self._sessions = {}
+
+
+def _open_sessions(
+    ort: Any,
+    spec: GraphSpec,
+    root: Path,
+    options: EngineOptions,
+    providers: list[str],
+    *,
+    packed: PrepackedWeights | None = None,
+    kernels: Kernels | None = None,
+) -> dict[str, Any]:
+    """Open the graph's own file and those of its paths; raise `BackendIncompatible` where one does not load."""
+    assert isinstance(spec.engine, OnnxRuntimeEngine)
+    sessions: dict[str, Any] = {}
+    copied = _weight_files(spec, root) if options.copy_weights else ()
+    for file in dict.fromkeys((spec.file, *(p.file for p in spec.profiles if p.file is not None))):
+        settings = _session_options(ort, spec.engine, options)
+        if options.profile_to is not None:
+            settings.enable_profiling = True
+            settings.profile_file_prefix = f"{options.profile_to}-{len(sessions)}"
+        if file != spec.file:
+            # Packed copies of weights would be private to the session; unpacked they are the mapped file's pages.
+            settings.add_session_config_entry("session.disable_prepacking", "1")
+        loaded = file
+        if file == spec.file and packed is not None:  # a graph that was optimised at build
+            loaded = packed.file
+            settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        sessions[file] = _load(ort, root / loaded, loaded, settings, providers, copied, kernels)
+        check_signature(sessions[file], spec, file, all_inputs=file == spec.file and kernels is None)
+    return sessions
 
 
 def import_onnxruntime() -> Any:
@@ -227,10 +262,13 @@ def _load(
     settings: Any,
     providers: list[str],
     copied: Sequence[tuple[str, Path]],
+    kernels: Kernels | None = None,
 ) -> Any:
     """Return the library's session of a graph file. Its weights are mapped, or, of the files `copied`, in its own
     memory.
     """
+    if kernels is not None:
+        kernels.register(settings)
     try:
         if copied:
             contents = [np.memmap(each, np.uint8, "r") for _, each in copied]

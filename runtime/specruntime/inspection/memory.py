@@ -10,7 +10,7 @@ from typing import cast
 
 from specruntime.engines.layout import bytes_of, cached_inputs
 from specruntime.errors import InvalidArgument
-from specruntime.inspection.summary import cache_bytes, graphs_of, shown_size, weight_bytes
+from specruntime.inspection.summary import cache_bytes, graphs_of, opened_here, shown_size, weight_bytes
 from specruntime.manifest.schema import GraphSpec, Manifest
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -33,6 +33,8 @@ class GraphMemory:
 
     @classmethod
     def of(cls, manifest: Manifest, graph: GraphSpec) -> "GraphMemory":
+        """Count the graph that this host would open."""
+        graph = opened_here(graph)
         aliases = {name for pair in graph.aliases for name in (pair.input, pair.output)}
         staged = [tensor for tensor in (*graph.inputs, *graph.outputs) if tensor.name not in aliases]
         buffers = 0

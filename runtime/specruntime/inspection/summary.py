@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError
 
+from specruntime.engines.kernels import asked_kernels, find_kernels
 from specruntime.engines.prepacked import installed_version, unfit
-from specruntime.errors import BundleInvalid
+from specruntime.errors import BundleInvalid, SpecError
 from specruntime.manifest.files import read_regular
-from specruntime.manifest.schema import GraphSpec, Manifest, PrepackedWeights, prepacked_of
+from specruntime.manifest.schema import GraphSpec, Manifest, PrepackedWeights, prepacked_of, window_of
 from specruntime.manifest.tensor_checks import BYTES
+from specruntime.manifest.window_graph import over_operators
 
 BUILD_RECORD_NAME = "build.json"
 MAX_RECORD_BYTES = 64 * 2**20
@@ -97,13 +99,34 @@ def graphs_of(manifest: Manifest) -> dict[str, GraphSpec]:
 def weight_bytes(manifest: Manifest, graph: GraphSpec) -> int:
     """Bytes of the graph's file and of those stored next to its weights. Weights that it shares with another graph are
     that one's. Packed weights that were saved with them are left out: in memory they replace the plain
-    ones."""
-    directory, packed = graph.weights_directory, prepacked_of(graph)
+    ones. So are the files of the same graph over the operators of `specruntime-kernels`, unless `graph` is that one."""
+    directory, packed, window = graph.weights_directory, prepacked_of(graph), window_of(graph)
+    if window is not None and graph.file == window.file:
+        names = {window.file, window.weights[0], *window.paths.values()}
+        return sum(manifest.files[name].bytes for name in names)
     own = {name: file for name, file in manifest.files.items() if directory in PurePosixPath(name).parents}
     own[graph.file] = manifest.files[graph.file]
+    if window is not None:
+        own = {name: file for name, file in own.items() if name not in window.files}
     if packed is None:
         return sum(record.bytes for record in own.values())
     return sum(record.bytes for name, record in own.items() if name != packed.file) - packed.bytes
+
+
+def opened_here(graph: GraphSpec) -> GraphSpec:
+    """Return the graph that this host would open: over the operators of `specruntime-kernels` where they run."""
+    return over_operators(graph) if kernels_here(graph)[0] is not None else graph
+
+
+def kernels_here(graph: GraphSpec) -> tuple[str | None, str | None]:
+    """Return the instruction-set path that the graph's operators would run on here, else why they do not run."""
+    window = window_of(graph)
+    if window is None:
+        return None, "the bundle has no graph for them"
+    try:
+        return find_kernels(window, asked_kernels(None)).path, None
+    except SpecError as error:
+        return None, str(error)
 
 
 def cache_bytes(graph: GraphSpec) -> int:
@@ -153,6 +176,7 @@ def _describe(manifest: Manifest, graph: GraphSpec, built: GraphRecord) -> dict[
         "weights_mb": weight_bytes(manifest, graph) / _MB,
         "shared_weights": list(graph.weights[1:]),
         "prepacked": _describe_packed(prepacked_of(graph)),
+        "kernels": _describe_kernels(manifest, graph),
         "kv_mb": cache_bytes(graph) / _MB,
         "step_ms": built.step_ms or {},
         "step_ms_reason": built.step_ms_reason,
@@ -176,6 +200,24 @@ def _describe_packed(packed: PrepackedWeights | None) -> dict[str, Any] | None:
         return None
     reason = unfit(packed, installed_version())
     return {"mb": packed.bytes / _MB, "used_here": reason is None, "reason": reason}
+
+
+def _describe_kernels(manifest: Manifest, graph: GraphSpec) -> dict[str, Any] | None:
+    """Return what the graph over the operators of `specruntime-kernels` holds, and which path runs it here."""
+    window = window_of(graph)
+    if window is None:
+        return None
+    path, reason = kernels_here(graph)
+    opened = over_operators(graph)
+    return {
+        "file": window.file,
+        "mb": weight_bytes(manifest, opened) / _MB,
+        "kv_mb": cache_bytes(opened) / _MB,
+        "cache": window.cache,
+        "exact": window.exact,
+        "path": path,
+        "reason": reason,
+    }
 
 
 def _describe_engine(report: EngineSummary | None) -> dict[str, Any] | None:
@@ -262,6 +304,7 @@ def _render_graph(role: str, graph: dict[str, Any]) -> list[str]:
         f"         weights {weights}, KV cache {shown_size(graph['kv_mb'])} per session",
         *([f"         {graph['stored_weights']}"] if graph["stored_weights"] else []),
         *_render_packed(graph["prepacked"]),
+        *_render_kernels(graph["kernels"]),
         "         widths " + ", ".join(f"{p['name']} {p['width']}" for p in graph["profiles"]),
     ]
     if graph["step_ms"]:
@@ -286,6 +329,14 @@ def _render_packed(packed: dict[str, Any] | None) -> list[str]:
         return []
     use = "used here" if packed["used_here"] else f"packed again at open here: {packed['reason']}"
     return [f"         packed weights {shown_size(packed['mb'])} on disk, {use}"]
+
+
+def _render_kernels(kernels: dict[str, Any] | None) -> list[str]:
+    if kernels is None:
+        return []
+    use = f"run here on {kernels['path']}" if kernels["path"] else f"not used here: {kernels['reason']}"
+    sizes = f"weights {shown_size(kernels['mb'])}, {kernels['cache']} KV cache {shown_size(kernels['kv_mb'])}"
+    return [f"         own operators {use}; {sizes} per session"]
 
 
 def _render_engine(report: dict[str, Any]) -> list[str]:

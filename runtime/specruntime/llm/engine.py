@@ -91,6 +91,7 @@ class _Served:
         prefix_caching: PrefixCaching = "exact",
         threads: int | None = None,
         provider: str | None = None,
+        kernels: str | None = None,
         verify: bool = True,
         **unknown: object,
     ) -> None:
@@ -101,8 +102,8 @@ class _Served:
         engine holds); each has its own caches. While more than `speculate_up_to` of them decode in one
         launch no row drafts (default: whatever was measured to be faster). A prompt that begins as another one or as an
         answer did takes over its cache rows: `prefix_caching` is "exact", "all" (below fp32 too, where rounding may
-        then differ) or "off". `threads`, `provider` and `verify` as in
-        `EngineOptions` and `open_bundle`. Raises `InvalidArgument` for an unknown or unusable option,
+        then differ) or "off". `threads`, `provider`, `kernels` and `verify` as
+        in `EngineOptions` and `open_bundle`. Raises `InvalidArgument` for an unknown or unusable option,
         `BackendMissing` where nothing can build, and what `open_bundle` raises.
         """
         for name in unknown:
@@ -110,7 +111,8 @@ class _Served:
         if max_num_seqs is not None and max_num_seqs < 1:
             raise InvalidArgument(f"max_num_seqs is {max_num_seqs}, expected at least 1")
         path = _bundle_path(model, speculative_config, dtype, max_model_len)
-        self._bundle = open_bundle(path, options=EngineOptions(threads, provider), verify=verify, text=True)
+        engine = EngineOptions(threads, provider, kernels=kernels)
+        self._bundle = open_bundle(path, options=engine, verify=verify, text=True)
         try:
             slots = self._bundle.manifest.target.batch if max_num_seqs is None else max_num_seqs
             stepper = stepper_for(

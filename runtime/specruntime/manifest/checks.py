@@ -10,11 +10,12 @@ from pathlib import PurePosixPath
 from specruntime.drafts import DraftSpec
 from specruntime.manifest.contracts import TARGET, Contract
 from specruntime.manifest.draft import check_room
-from specruntime.manifest.graph import GraphSpec, OnnxRuntimeEngine, Profile, prepacked_of
+from specruntime.manifest.graph import GraphSpec, OnnxRuntimeEngine, Profile, prepacked_of, window_of
 from specruntime.manifest.refusals import refuse
 from specruntime.manifest.schema import AdaptiveSpec, Manifest
 from specruntime.manifest.tensor_checks import check_tensors
 from specruntime.manifest.tensorrt import TensorRTEngine
+from specruntime.manifest.window_graph import check_window_graph
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -63,6 +64,7 @@ def check_graph(label: str, graph: GraphSpec, contract: Contract) -> None:
     _check_profiles(label, graph, contract)
     _check_weights(label, graph)
     _check_prepacked(label, graph)
+    check_window_graph(label, graph)
     if graph.vocab_size > graph.padded_vocab_size:
         refuse(
             f"{label}.vocab_size is {graph.vocab_size}, above {label}.padded_vocab_size "
@@ -166,6 +168,8 @@ def _graph_files(graph: GraphSpec) -> Iterable[str]:
     yield from (profile.file for profile in graph.profiles if profile.file is not None)
     if (packed := prepacked_of(graph)) is not None:
         yield from (packed.file, packed.weights)
+    if (window := window_of(graph)) is not None:
+        yield from window.files
     if isinstance(graph.engine, TensorRTEngine) and graph.engine.stripped_weights_from is not None:
         yield (PurePosixPath(graph.file).parent / graph.engine.stripped_weights_from).as_posix()
 

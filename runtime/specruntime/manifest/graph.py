@@ -4,14 +4,14 @@ Names, dtypes and shapes of tensors are written here once and travel by manifest
 """
 
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from specruntime.manifest.numbers import MAX_PATH, MAX_PROFILES, Index, Size, Threads, Version
 from specruntime.manifest.tensorrt import TensorRTEngine
 
-DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
+DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "bool"]
 Dimension = Size | Literal["B", "W", "R"]
 # A window of at least this many tokens of which only one is judged is a piece of a prompt: it is full by itself, and
 # rows next to it would be padded to its width.
@@ -80,12 +80,44 @@ class PrepackedWeights(Closed):
     """The sha256 of the plain weights."""
 
 
+class WindowGraph(Closed):
+    """The same graph over the operators of `specruntime-kernels`, next to the graph's own file.
+
+    `weights` are its packed weights, then the target's where it shares some. `paths` names, by the `file` of a profile,
+    the file of the same path over the operators. It takes inputs of the graph by name, not all of them; with `cache`
+    int8 a cache row is int8 and 4 bytes longer: its levels, then their float32 scale. `exact`: every product and
+    attention runs on the operators, so that a row's numbers do not depend on the window around it.
+    """
+
+    file: RelativePath
+    weights: Annotated[tuple[RelativePath, ...], Field(min_length=1, max_length=2)]
+    operators: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    layout: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    cache: Literal["fp32", "int8"] = "fp32"
+    exact: bool = False
+    paths: Annotated[dict[RelativePath, RelativePath], Field(max_length=MAX_PROFILES)] = Field(
+        default_factory=dict
+    )
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file that it names."""
+        return (self.file, *self.weights, *self.paths.values())
+
+
 class OnnxRuntimeEngine(Closed):
     kind: Literal["onnxruntime"] = "onnxruntime"
     provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
     minimum_version: Version
     threads: Threads | None = None
     prepacked: PrepackedWeights | None = None
+    window: WindowGraph | None = None
+
+    @model_serializer(mode="wrap")
+    def _leave_out_window(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write no key for a window graph that is not there: older runtimes refuse keys they do not know."""
+        written: dict[str, Any] = serialise(self)
+        return written if self.window is not None else {k: v for k, v in written.items() if k != "window"}
 
 
 EngineSpec = Annotated[OnnxRuntimeEngine | TensorRTEngine, Field(discriminator="kind")]
@@ -139,6 +171,11 @@ class GraphSpec(Closed):
 def prepacked_of(graph: GraphSpec) -> PrepackedWeights | None:
     """Return the packed weights that were saved with the graph."""
     return graph.engine.prepacked if isinstance(graph.engine, OnnxRuntimeEngine) else None
+
+
+def window_of(graph: GraphSpec) -> WindowGraph | None:
+    """Return the graph over the operators of `specruntime-kernels` that was built with this one."""
+    return graph.engine.window if isinstance(graph.engine, OnnxRuntimeEngine) else None
 
 
 def stated_threads(graph: GraphSpec) -> int | None:

@@ -28,8 +28,10 @@ from specruntime.manifest.graph import (
     RelativePath,
     Sha256,
     TensorSpec,
+    WindowGraph,
     prepacked_of,
     stated_threads,
+    window_of,
 )
 from specruntime.manifest.numbers import MAX_FILES, MAX_PROFILES, Index, Size
 
@@ -55,8 +57,10 @@ __all__ = [
     "TensorSpec",
     "TokenizerSpec",
     "TreeSpec",
+    "WindowGraph",
     "prepacked_of",
     "stated_threads",
+    "window_of",
 ]
 
 SCHEMA_VERSION = 1

@@ -14,7 +14,15 @@ from specruntime.manifest.refusals import refuse
 CACHE_RANK = 4  # [B, kv_heads, capacity, head_dim]
 CACHE_KINDS = ("key", "value")
 MAX_TENSOR_BYTES = 2**40
-BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "bool": 1}
+BYTES: dict[str, int] = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int8": 1,
+    "bool": 1,
+}
 _CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
