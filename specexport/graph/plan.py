@@ -47,6 +47,18 @@ class WeightPlan:
 
 
 @dataclass(frozen=True)
+class WindowPlan:
+    """A graph over the operators of `specruntime_kernels`, of version `operators`, over packed weights of `layout`.
+
+    `cache`: how a row of keys or values is stored; int8 has a scale a row and head.
+    """
+
+    cache: Literal["fp32", "int8"] = "fp32"
+    operators: int = 1
+    layout: int = 1
+
+
+@dataclass(frozen=True)
 class FeatureSpec:
     """What a draft reads of the target, as the one output `features` [B, W, F] float32.
 
@@ -78,7 +90,8 @@ class GraphPlan:
     `fused_steps`: greedy steps of a fused draft. `trees`: windows may be trees. `features`: what a draft reads.
     `draft_layers`: a second path of these layers in the same graph, with outputs of its own (`draft_logits`,
     `draft_top_ids`, `draft_present_*`). `kept_layers`: these layers are the whole graph, renumbered from 0. `weights`:
-    how linear layers are stored; None leaves them in the precision of the graph.
+    how linear layers are stored; None leaves them in the precision of the graph. `window`: by which operators of
+    `specruntime_kernels`; None: by none of them.
     """
 
     fused_steps: int = 0
@@ -87,6 +100,7 @@ class GraphPlan:
     draft_layers: tuple[int, ...] = ()
     kept_layers: tuple[int, ...] = ()
     weights: WeightPlan | None = None
+    window: WindowPlan | None = None
 
     def __post_init__(self) -> None:
         for layers in (self.draft_layers, self.kept_layers):
@@ -103,6 +117,7 @@ class GraphPlan:
             "draft_layers": list(self.draft_layers),
             "kept_layers": list(self.kept_layers),
             "weights": self.weights.describe() if self.weights is not None else None,
+            **({"window": asdict(self.window)} if self.window is not None else {}),
         }
 
 

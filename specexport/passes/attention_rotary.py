@@ -16,7 +16,7 @@ from specexport.passes import FUSED_DOMAIN, GraphPass, PassReport, lacks_inputs,
 from specexport.passes.tree_bias import BIAS
 
 _PAST_KEY, _COS, _SIN, _POSITIONS = 3, 7, 8, 9
-_HEAD_SIZE_UNIT = 16
+_HEAD_SIZE_UNIT = 16  # of GroupQueryAttention
 POSITIONS = "position_ids"
 
 
@@ -24,6 +24,9 @@ class RotateInAttention(GraphPass):
     """Where it fires: attention rotates by tables, and by position_ids where its windows may be trees."""
 
     name = "rotate-in-attention"
+
+    def __init__(self, head_size_unit: int = _HEAD_SIZE_UNIT) -> None:
+        self._head_size_unit = head_size_unit
 
     def requires(self, model: ir.Model) -> str | None:
         nodes = nodes_of(model, "GroupQueryAttention", FUSED_DOMAIN)
@@ -47,7 +50,7 @@ class RotateInAttention(GraphPass):
         for node in list(model.graph):
             if node.op_type != "GroupQueryAttention" or node.domain != "com.microsoft":
                 continue
-            reason = _fold(node, tables)
+            reason = _fold(node, tables, self._head_size_unit)
             if reason is None:
                 changed += 1
                 if node.inputs[BIAS] is not None:
@@ -90,7 +93,7 @@ class _Tables:
         )
 
 
-def _fold(attention: ir.Node, tables: _Tables) -> str | None:
+def _fold(attention: ir.Node, tables: _Tables, unit: int) -> str | None:
     """Rewrite one node; the reason where it cannot."""
     rotations = [_rotary(value) for value in attention.inputs[:2]]
     query, key = rotations
@@ -102,8 +105,8 @@ def _fold(attention: ir.Node, tables: _Tables) -> str | None:
         return "query and key are rotated in different styles"
     past = attention.inputs[_PAST_KEY]
     assert past is not None and past.shape is not None
-    if int(past.shape[3]) % _HEAD_SIZE_UNIT:  # type: ignore[arg-type]
-        return f"head size {past.shape[3]} is not a multiple of {_HEAD_SIZE_UNIT}, which the kernel asks for to rotate"
+    if int(past.shape[3]) % unit:  # type: ignore[arg-type]
+        return f"head size {past.shape[3]} is not a multiple of {unit}, which the kernel asks for to rotate"
     found = tables.of(query, int(past.shape[2]))  # type: ignore[arg-type]
     if isinstance(found, str):
         return found

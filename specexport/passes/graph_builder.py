@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-Attribute = int | float | Sequence[int]
+Attribute = int | float | str | Sequence[int]
 
 
 class Builder:

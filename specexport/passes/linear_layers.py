@@ -4,8 +4,11 @@ Owns the question only; what becomes of a layer is for the passes to say.
 """
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 LOGITS = ("logits", "draft_logits")
 _WORKS_AROUND_PRODUCT = {"Cast", "Mul", "Div", "Add", "Tanh", "Slice", "Identity", "Concat", "Reshape"}
@@ -44,3 +47,84 @@ def _has_constant_matrix(node: ir.Node) -> bool:
     if matrix is None or matrix.const_value is None or matrix.dtype not in _FLOATING:
         return False
     return len(matrix.const_value.shape) == 2
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """A product of rows with constant weights; `transposed`: they are stored [N, K]."""
+
+    node: ir.Node
+    weights: ir.Value
+    transposed: bool
+
+    @property
+    def size(self) -> int:
+        """K"""
+        assert self.weights.const_value is not None
+        return int(self.weights.const_value.shape[1 if self.transposed else 0])  # type: ignore[arg-type]
+
+    @property
+    def outputs(self) -> int:
+        """N"""
+        assert self.weights.const_value is not None
+        return int(self.weights.const_value.shape[0 if self.transposed else 1])  # type: ignore[arg-type]
+
+    def is_bias(self, value: ir.Value) -> bool:
+        """Whether `value` is a constant fp32 number for each output."""
+        fits = value.const_value is not None and value.dtype == ir.DataType.FLOAT
+        return fits and tuple(value.const_value.shape) == (self.outputs,)  # type: ignore[union-attr]
+
+    def matrix(self) -> NDArray[np.float32]:
+        """[N, K]"""
+        assert self.weights.const_value is not None
+        found = self.weights.const_value.numpy()
+        return np.ascontiguousarray(found if self.transposed else found.T)
+
+
+def linear_layer(node: ir.Node) -> LinearLayer | None:
+    """MatMul, or MatMul with its second operand transposed, over a constant fp32 matrix."""
+    if node.op_type not in ("MatMul", "FusedMatMul") or len(node.inputs) != 2:
+        return None
+    return _layer_of(node) if node.attributes.get_float("alpha", 1.0) == 1.0 else None
+
+
+def any_linear_layer(node: ir.Node) -> LinearLayer | None:
+    """As `linear_layer`; also a product that is scaled, and one of rows [n, K] that has its bias with it."""
+    if node.op_type not in ("MatMul", "FusedMatMul", "Gemm") or len(node.inputs) < 2:
+        return None
+    layer = _layer_of(node)
+    if layer is None or node.op_type != "Gemm" or len(node.inputs) < 3 or node.inputs[2] is None:
+        return layer
+    plain = node.attributes.get_float("alpha", 1.0) == node.attributes.get_float("beta", 1.0) == 1.0
+    return layer if plain and layer.is_bias(node.inputs[2]) else None
+
+
+def _layer_of(node: ir.Node) -> LinearLayer | None:
+    weights = node.inputs[1]
+    if weights is None or weights.const_value is None or weights.dtype != ir.DataType.FLOAT:
+        return None
+    if len(weights.const_value.shape) != 2:
+        return None
+    turned = [node.attributes.get_int(key, 0) for key in ("transA", "transBatchA", "transBatchB")]
+    return None if any(turned) else LinearLayer(node, weights, is_transposed(node))
+
+
+def is_table_lookup(node: ir.Node, *, any_ids: bool = False) -> bool:
+    """Return whether `node` looks up rows of a constant fp32 matrix by the ids of an input, or by `any_ids`."""
+    if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
+        return False
+    table, ids = node.inputs[:2]
+    if table is None or ids is None or table.const_value is None or table.dtype != ir.DataType.FLOAT:
+        return False
+    return len(table.const_value.shape) == 2 and (any_ids or ids.name == "input_ids")
+
+
+def replace_output(node: ir.Node, value: ir.Value) -> None:
+    """Every use of the node's output, a graph output included, reads `value`, which takes its name."""
+    old = node.outputs[0]
+    name = old.name
+    old.name, value.name = f"{name}_replaced", name
+    value.type, value.shape = old.type, old.shape
+    old.replace_all_uses_with(value, replace_graph_outputs=True)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)

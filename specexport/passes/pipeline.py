@@ -4,7 +4,7 @@ import onnx_ir as ir
 from transformers.exporters.onnxruntime_fusions import fuse_for_onnxruntime
 
 from specexport.export.trace import forget_graph
-from specexport.graph.plan import PLAIN, GraphPlan
+from specexport.graph.plan import PLAIN, GraphPlan, WindowPlan
 from specexport.passes import FUSED_DOMAIN, GraphPass, PassReport, lacks_outputs
 from specexport.passes.attention_rotary import RotateInAttention
 from specexport.passes.fused_draft import FuseDraftSteps
@@ -13,6 +13,7 @@ from specexport.passes.interface import DropHiddenStates, DropUnusedInputs, Make
 from specexport.passes.layer_path import AddDraftPath, KeepLayers, MergeEqualWeights, ShareHeadWeights
 from specexport.passes.quantize_weights import QuantizeWeights
 from specexport.passes.tree_bias import TreeBias
+from specexport.passes.window_operators import AttendInWindows, MultiplyInWindows
 
 
 def plan_passes(plan: GraphPlan) -> tuple[GraphPass, ...]:
@@ -63,6 +64,8 @@ def onnxruntime_passes(provider: str, plan: GraphPlan = PLAIN) -> tuple[GraphPas
     """
     if provider == "tensorrt":
         return (DropUnusedInputs(),)
+    if plan.window is not None:
+        return _window_passes(plan, plan.window)
     return (
         *((ShareHeadWeights(),) if plan.draft_layers else ()),
         FuseOperators(provider),
@@ -73,5 +76,22 @@ def onnxruntime_passes(provider: str, plan: GraphPlan = PLAIN) -> tuple[GraphPas
         PackAttentionInputs(),
         *((QuantizeWeights(plan.weights),) if plan.weights is not None else ()),
         *((MergeEqualWeights(),) if plan.draft_layers else ()),
+        DropUnusedInputs(),
+    )
+
+
+def _window_passes(plan: GraphPlan, window: WindowPlan) -> tuple[GraphPass, ...]:
+    """Return the passes of a graph over the operators of `specruntime_kernels`, which rotate heads of any size they
+    take.
+    """
+    return (
+        FuseOperators("cpu"),
+        GroupQueryAttention(),
+        FlattenHeads(),
+        RotateInAttention(head_size_unit=8),
+        PackAttentionInputs(),
+        *((MergeEqualWeights(),) if plan.draft_layers else ()),
+        AttendInWindows(window, trees=plan.trees),
+        MultiplyInWindows(plan.weights, window),
         DropUnusedInputs(),
     )

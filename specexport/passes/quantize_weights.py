@@ -4,42 +4,25 @@ Owns which layer becomes what. A table that is both embedding and LM head is sto
 that packed projections are one layer.
 """
 
-from dataclasses import dataclass
-
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from specexport.errors import CheckpointUnsupported
 from specexport.graph.plan import LinearPlan, WeightPlan
 from specexport.passes import GraphPass, PassReport
 from specexport.passes.graph_builder import Builder
-from specexport.passes.linear_layers import LOGITS, constant_products, products_behind
+from specexport.passes.linear_layers import (
+    LOGITS,
+    LinearLayer,
+    constant_products,
+    is_table_lookup,
+    linear_layer,
+    products_behind,
+    replace_output,
+)
 from specexport.passes.quantized_linear import StoredWeights, look_up, multiply, store_weights
 
 _PREFIX = "quantized"
 ROUNDED = "rounded to the nearest integer of a new grid"
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """A product of rows with constant weights; `transposed`: they are stored [N, K]."""
-
-    node: ir.Node
-    weights: ir.Value
-    transposed: bool
-
-    @property
-    def size(self) -> int:
-        """K"""
-        assert self.weights.const_value is not None
-        return int(self.weights.const_value.shape[1 if self.transposed else 0])  # type: ignore[arg-type]
-
-    def matrix(self) -> NDArray[np.float32]:
-        """[N, K]"""
-        assert self.weights.const_value is not None
-        found = self.weights.const_value.numpy()
-        return np.ascontiguousarray(found if self.transposed else found.T)
 
 
 class QuantizeWeights(GraphPass):
@@ -59,7 +42,7 @@ class QuantizeWeights(GraphPass):
         for node in model.graph:
             plan = self._plan.lm_head if node in heads else self._plan.linear
             made = (node.name or "").startswith(_PREFIX)
-            if plan.format != "fp32" and not made and _linear_layer(node) is not None:
+            if plan.format != "fp32" and not made and linear_layer(node) is not None:
                 return f"{node.name} reads fp32 weights"
         return None
 
@@ -71,9 +54,9 @@ class QuantizeWeights(GraphPass):
         build = Builder(graph, _PREFIX)
         stored: dict[ir.Value, StoredWeights] = {}
         reasons: list[str] = []
-        layers = [found for node in graph if (found := _linear_layer(node)) is not None]
+        layers = [found for node in graph if (found := linear_layer(node)) is not None]
         heads = {layer.weights for layer in layers if layer.node in set(products_behind(graph, LOGITS))}
-        tables = [node for node in graph if _is_table_lookup(node)]
+        tables = [node for node in graph if is_table_lookup(node)]
         looked_up = {node.inputs[0] for node in tables}
         changed = 0
         for layer in layers:
@@ -88,7 +71,7 @@ class QuantizeWeights(GraphPass):
                 )
             rows = layer.node.inputs[0]
             assert rows is not None
-            _replace(layer.node, multiply(build, rows, stored[layer.weights]))
+            replace_output(layer.node, multiply(build, rows, stored[layer.weights]))
             changed += 1
         for node in tables:
             changed += self._quantise_table(build, node, stored)
@@ -96,7 +79,7 @@ class QuantizeWeights(GraphPass):
         model.opset_imports.setdefault("com.microsoft", 1)
         return PassReport(self.name, changed, (*reasons, *_describe(stored)))
 
-    def _require_whole_blocks(self, layer: _Layer, plan: LinearPlan) -> None:
+    def _require_whole_blocks(self, layer: LinearLayer, plan: LinearPlan) -> None:
         """Check the block: the second plane of a row is cut into blocks; a block that is not full has none."""
         size = layer.size
         if plan.activations == "fine" and size % self._plan.block:
@@ -121,46 +104,8 @@ class QuantizeWeights(GraphPass):
             matrix = table.const_value.numpy()
             known = store_weights(build, matrix, LinearPlan("int8"), self._plan.block, minima=False)
             stored[table] = known
-        _replace(node, look_up(build, ids, known))
+        replace_output(node, look_up(build, ids, known))
         return True
-
-
-def _linear_layer(node: ir.Node) -> _Layer | None:
-    """MatMul, or MatMul with its second operand transposed, over a constant fp32 matrix."""
-    if node.op_type not in ("MatMul", "FusedMatMul") or len(node.inputs) != 2:
-        return None
-    weights = node.inputs[1]
-    if weights is None or weights.const_value is None or weights.dtype != ir.DataType.FLOAT:
-        return None
-    if len(weights.const_value.shape) != 2:
-        return None
-    attributes = node.attributes
-    turned = attributes.get_int("transA", 0)
-    if turned != 0 or attributes.get_float("alpha", 1.0) != 1.0:
-        return None
-    transposed = attributes.get_int("transB", 0)
-    return _Layer(node, weights, transposed == 1)
-
-
-def _is_table_lookup(node: ir.Node) -> bool:
-    """Return whether `node` looks up rows of a constant fp32 matrix by the ids of an input."""
-    if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
-        return False
-    table, ids = node.inputs[:2]
-    if table is None or ids is None or table.const_value is None or table.dtype != ir.DataType.FLOAT:
-        return False
-    return len(table.const_value.shape) == 2 and ids.name == "input_ids"
-
-
-def _replace(node: ir.Node, value: ir.Value) -> None:
-    """Every use of the node's output, a graph output included, reads `value`, which takes its name."""
-    old = node.outputs[0]
-    name = old.name
-    old.name, value.name = f"{name}_replaced", name
-    value.type, value.shape = old.type, old.shape
-    old.replace_all_uses_with(value, replace_graph_outputs=True)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
 
 
 def _describe(stored: dict[ir.Value, StoredWeights]) -> tuple[str, ...]:

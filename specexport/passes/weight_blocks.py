@@ -163,13 +163,28 @@ def _symmetric_grid(blocks: _Reals) -> BlockWeights | None:
 
 
 def _four_bits(grid: _Grid) -> BlockWeights:
-    """Exact: what the step does not reach of the minimum stays a number of its own."""
+    """Exact: multiples of a step have no minimum; else what the step does not reach of it is a number of its own."""
+    if (centred := _centred(grid)) is not None:
+        return centred
     steps = grid.steps.astype(np.float32)
     minimum = (grid.lowest + _SYMMETRIC[4] * steps.astype(np.float64)).astype(np.float32)
-    symmetric = np.abs(minimum) <= np.abs(steps) * 1e-3
-    return BlockWeights(
-        4, grid.levels.astype(np.uint8), steps, None, None if symmetric.all() else minimum, 1.0
-    )
+    return BlockWeights(4, grid.levels.astype(np.uint8), steps, None, minimum, 1.0)
+
+
+def _centred(grid: _Grid) -> BlockWeights | None:
+    """Levels from -8 to 7 where every weight of every block is a multiple of its step, as Q4_0 stores them: the step is
+    negative where a block reaches 8 steps above 0."""
+    grid = _with_zero(grid)
+    offset = np.rint(grid.lowest / grid.steps)
+    if (np.abs(grid.lowest - offset * grid.steps) > grid.steps * 1e-3).any():
+        return None
+    multiples = grid.levels + offset[..., None]
+    turned = multiples.max(axis=-1) > 7
+    values = np.where(turned[..., None], -multiples, multiples) + _SYMMETRIC[4]
+    if values.min() < 0 or values.max() > 15:
+        return None
+    steps = np.where(turned, -grid.steps, grid.steps).astype(np.float32)
+    return BlockWeights(4, values.astype(np.uint8), steps, None, None, 1.0)
 
 
 def _eight_bits(grid: _Grid) -> BlockWeights:

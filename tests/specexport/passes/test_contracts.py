@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from specexport.errors import PassError
-from specexport.graph.plan import FeatureSpec, GraphPlan, LinearPlan, WeightPlan
+from specexport.graph.plan import FeatureSpec, GraphPlan, LinearPlan, WeightPlan, WindowPlan
 from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.attention_rotary import RotateInAttention
 from specexport.passes.fused_draft import FuseDraftSteps
@@ -18,6 +18,7 @@ from specexport.passes.layer_path import AddDraftPath, KeepLayers, MergeEqualWei
 from specexport.passes.pipeline import FuseOperators, onnxruntime_passes, plan_passes
 from specexport.passes.quantize_weights import QuantizeWeights
 from specexport.passes.tree_bias import TreeBias
+from specexport.passes.window_operators import AttendInWindows, MultiplyInWindows
 from specexport.tensorrt.lowering import tensorrt_passes
 from tests.specexport.export.exported import CANONICAL, ExportedArchitectures
 
@@ -29,6 +30,13 @@ PLANS = {
     "kept": GraphPlan(kept_layers=(1,)),
     "fused": GraphPlan(fused_steps=2),
     "int8": GraphPlan(weights=WeightPlan(LinearPlan("int8"), LinearPlan("int8"), block=16)),
+    "window": GraphPlan(window=WindowPlan()),
+    "window trees": GraphPlan(trees=True, features=NORM, window=WindowPlan()),
+    "window path": GraphPlan(draft_layers=(1,), window=WindowPlan(cache="int8")),
+    "window fused": GraphPlan(fused_steps=2, window=WindowPlan()),
+    "window int4": GraphPlan(
+        weights=WeightPlan(LinearPlan("int4"), LinearPlan("int4"), block=16), window=WindowPlan()
+    ),
 }
 
 
@@ -72,6 +80,8 @@ def test_every_plan_keeps_the_contracts_of_its_passes(exported: ExportedArchitec
         ("kept", KeepLayers),
         ("fused", FuseDraftSteps),
         ("int8", QuantizeWeights),
+        ("window", AttendInWindows),
+        ("window int4", MultiplyInWindows),
     ],
 )
 def test_a_pass_that_did_not_do_its_work_is_named(
