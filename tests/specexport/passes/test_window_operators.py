@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from specexport.context import quiet
 from specexport.graph.plan import GraphPlan, LinearPlan, WeightPlan, WindowPlan
 from specexport.passes import run_passes
 from specexport.passes.window_operators import stock_reasons
-from specexport.quiet import quiet
 from tests.specexport.export.exported import CANONICAL, ExportedArchitectures, lowering
 
 EXACT = ("llama", "qwen2", "qwen3", "gemma2", "gpt2", "mistral", "phi3", "olmo2", "cohere")

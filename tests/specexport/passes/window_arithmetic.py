@@ -5,6 +5,7 @@ float64 rounded to odd, which the rounding to float32 that follows cannot tell f
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -55,7 +56,7 @@ def unpack(matrix: PackedMatrix, *, gated: bool = False, channels: bool = False)
     scale = np.dtype(_KINDS[matrix.scale_type])
     if channels:
         values, rest = content[:, : -TILE * 4], content[:, -TILE * 4 :]
-        scales = np.repeat(rest.copy().view(np.float32).reshape(tiles, 1, TILE), blocks, axis=1)
+        scales: Any = np.repeat(rest.copy().view(np.float32).reshape(tiles, 1, TILE), blocks, axis=1)
         records = values.reshape(tiles, blocks, -1)
         offset = records.shape[-1]
     else:
@@ -130,7 +131,8 @@ def multiply(x: Floats, matrix: PackedMatrix, rows: str, *, gated: bool = False)
     levels, steps = round_rows(x, matrix.block, rows)
     sums = np.einsum("mbk,nbk->mnb", levels, found.levels - found.zeros[..., None])
     if rows == "rows":
-        return (sums.sum(axis=-1).astype(np.float32) * steps[:, :1]) * found.scales[None, :, 0]
+        once = sums.sum(axis=-1).astype(np.float32) * steps[:, :1]
+        return np.asarray(once * found.scales[None, :, 0], np.float32)
     y = np.zeros(sums.shape[:2], np.float32)
     for b in range(sums.shape[2]):
         part = sums[..., b].astype(np.float32) * steps[:, None, b]
