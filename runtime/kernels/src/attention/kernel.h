@@ -23,8 +23,8 @@ public:
         spans_ = job.spans + b * width + part.row_begin;
         tree_ = spans_[0].keys != nullptr;
         const std::size_t cache = head * static_cast<std::size_t>(call_.capacity) * job.row_bytes;
-        keys_ = static_cast<const std::uint8_t*>(call_.key_cache) + cache;
-        values_ = static_cast<const std::uint8_t*>(call_.value_cache) + cache;
+        keys_ = {static_cast<const std::uint8_t*>(call_.key_cache) + cache, job.row_bytes};
+        values_ = {static_cast<const std::uint8_t*>(call_.value_cache) + cache, job.row_bytes};
         const std::size_t query =
             (head * width + static_cast<std::size_t>(part.row_begin)) * static_cast<std::size_t>(job.group);
         queries_ = {reinterpret_cast<const Number*>(job.queries + query * job.query_bytes), job.query_scales + query,
@@ -118,19 +118,15 @@ private:
         if (part_.chunk_end * attention_chunk <= committed_) return;
         for (std::int64_t j = 0; j < nodes; j += attention_chunk) {
             const std::int64_t end = smaller_position(nodes, j + attention_chunk);
-            score_keys<V, Cache>(queries_, keys_, job_.row_bytes, committed_ + j, committed_ + end, tile_, key_scales_,
+            score_keys<V, Cache>(queries_, keys_, values_, committed_ + j, committed_ + end, tile_, key_scales_,
                                  tree_scores_ + j, static_cast<std::size_t>(job_.tree_stride));
         }
         for (int r = 0; r < rows_ && shape_.softcap > 0; ++r) {
             cap_scores<V>(tree_scores_ + r * job_.tree_stride, 0, static_cast<int>(nodes), shape_.softcap);
         }
         for (std::int64_t j = 0; j < nodes; ++j) {
-            Cache::read_scale(value_row(committed_ + j), size_, window_value_scales_ + j);
+            Cache::read_scale(values_.row(committed_ + j), size_, window_value_scales_ + j);
         }
-    }
-
-    const std::uint8_t* value_row(std::int64_t key) const {
-        return values_ + static_cast<std::size_t>(key) * job_.row_bytes;
     }
 
     // What one row sees of a chunk, as places in it.
@@ -172,9 +168,9 @@ private:
 
     void score_lined(std::int64_t start, int begin, int end) {
         if (begin >= end) return;
-        score_keys<V, Cache>(queries_, keys_, job_.row_bytes, start + begin, start + end, tile_, key_scales_,
-                             scores_ + begin, attention_chunk);
-        for (int k = begin; k < end; ++k) Cache::read_scale(value_row(start + k), size_, value_scales_ + k);
+        score_keys<V, Cache>(queries_, keys_, values_, start + begin, start + end, tile_, key_scales_, scores_ + begin,
+                             attention_chunk);
+        for (int k = begin; k < end; ++k) Cache::read_scale(values_.row(start + k), size_, value_scales_ + k);
     }
 
     // Scores of a row to weights, each with the scale of its value.
@@ -221,7 +217,10 @@ private:
             begin = larger_of(begin, seen[r].begin);
             end = smaller_of(end, seen[r].lined_end);
         }
-        const KeySpan keys{value_row(start), job_.row_bytes};
+        // The first product of a chunk fetches the keys of the next.
+        const bool fetch = row == 0 && start + attention_chunk < part_.chunk_end * attention_chunk;
+        const CacheRows values{values_.row(start), job_.row_bytes};
+        const KeySpan keys{values, nullptr}, fetching{values, fetch ? keys_.row(start + attention_chunk) : nullptr};
         const float* weights = scores_ + row * attention_chunk;
         float* out = chunk_.out + row * size_;
         if (begin >= end) begin = end = attention_chunk;
@@ -229,7 +228,7 @@ private:
             weigh_some<V, CacheOf>(1, keys, seen[r].begin, smaller_of(begin, seen[r].lined_end),
                                    weights + r * attention_chunk, out + r * size_, size_);
         }
-        weigh_some<V, CacheOf>(helping, keys, begin, end, weights, out, size_);
+        weigh_some<V, CacheOf>(helping, fetching, begin, end, weights, out, size_);
         for (int r = 0; r < helping; ++r) {
             weigh_some<V, CacheOf>(1, keys, larger_of(end, seen[r].begin), seen[r].lined_end,
                                    weights + r * attention_chunk, out + r * size_, size_);
@@ -244,7 +243,7 @@ private:
             int begin = 0, end = row.key_count;
             while (begin < end && row.keys[begin].slot + offset < 0) ++begin;
             while (end > begin && row.keys[end - 1].slot + offset >= attention_chunk) --end;
-            const KeyList keys{value_row(committed_), job_.row_bytes, row.keys, offset};
+            const KeyList keys{{values_.row(committed_), job_.row_bytes}, row.keys, offset};
             each_helping(job_.group, [&](int first, int helping) {
                 weigh_some<V, CacheOf>(helping, keys, begin, end, scores_ + (r + first) * attention_chunk,
                                        chunk_.out + (r + first) * size_, size_);
@@ -261,7 +260,7 @@ private:
     bool tree_;
     std::int64_t committed_;
     const RowSpan* spans_;
-    const std::uint8_t *keys_, *values_;
+    CacheRows keys_, values_;
     Queries<Cache> queries_;
     Number* tile_;
     float *scores_, *tree_scores_, *key_scales_, *value_scales_, *window_value_scales_;

@@ -79,20 +79,35 @@ struct Queries {
     int size;  // of a head
 };
 
+constexpr int keys_ahead = 32;  // that are asked for while a tile is worked on
+
+// Rows of a cache, of one key head.
+struct CacheRows {
+    const std::uint8_t* rows;
+    std::size_t row_bytes;
+    const std::uint8_t* row(std::int64_t key) const { return rows + static_cast<std::size_t>(key) * row_bytes; }
+};
+
 // Scores of all rows with keys `first` to `last` (cache rows; not more than stride) into scores[row * stride + k].
 // Lanes behind the last key get scores of that key again. `key_scales` keeps the keys' scales, where they have any.
+// Asks for the values of these keys and for the keys that follow, as memory is slower than the products.
 template <class V, class Cache>
-inline void score_keys(const Queries<Cache>& queries, const std::uint8_t* keys, std::size_t row_bytes,
+inline void score_keys(const Queries<Cache>& queries, const CacheRows& keys, const CacheRows& values,
                        std::int64_t first, std::int64_t last, typename Cache::Number* tile, float* key_scales,
                        float* scores, std::size_t stride) {
     constexpr int tile_keys = tile_vectors * V::size;
     const int count = static_cast<int>(last - first), units = Cache::units(queries.size);
     for (int k = 0; k < count; k += tile_keys) {
         const int vectors = count - k > V::size ? 2 : 1;
+        const std::size_t bytes = static_cast<std::size_t>(vectors * V::size) * keys.row_bytes;
+        for (std::size_t line = 0; line < bytes; line += 64) {
+            prefetch_near(keys.row(first + k + keys_ahead) + line);
+            prefetch_far(values.row(first + k) + line);
+        }
         for (int eight = 0; eight < vectors * V::size; eight += 8) {
             const std::uint8_t* rows[8];
             for (int r = 0; r < 8; ++r) {
-                rows[r] = keys + static_cast<std::size_t>(first + smaller_of(k + eight + r, count - 1)) * row_bytes;
+                rows[r] = keys.row(first + smaller_of(k + eight + r, count - 1));
                 Cache::read_scale(rows[r], queries.size, key_scales + k + eight + r);
             }
             Cache::transpose(rows, queries.size, tile + eight, tile_keys);
@@ -112,20 +127,25 @@ inline void score_keys(const Queries<Cache>& queries, const std::uint8_t* keys, 
 
 // Keys that lie one behind the other: the weight of key k is weights[k].
 struct KeySpan {
-    const std::uint8_t* values;
-    std::size_t row_bytes;
-    const std::uint8_t* value(int k) const { return values + static_cast<std::size_t>(k) * row_bytes; }
+    CacheRows values;           // of key 0
+    const std::uint8_t* ahead;  // what memory is asked for meanwhile, a row's bytes a key; null: nothing
+    const std::uint8_t* value(int k) const { return values.row(k); }
     int weight(int k) const { return k; }
+    void ask_ahead(int k) const {
+        if (ahead == nullptr) return;
+        const std::uint8_t* from = ahead + static_cast<std::size_t>(k) * values.row_bytes;
+        for (std::size_t line = 0; line < values.row_bytes; line += 64) prefetch_far(from + line);
+    }
 };
 
 // Keys of a window at any of its rows.
 struct KeyList {
-    const std::uint8_t* values;  // of window row 0
-    std::size_t row_bytes;
+    CacheRows values;  // of window row 0
     const WindowKey* keys;
     int offset;  // place of slot 0 among the weights
-    const std::uint8_t* value(int k) const { return values + static_cast<std::size_t>(keys[k].node) * row_bytes; }
+    const std::uint8_t* value(int k) const { return values.row(keys[k].node); }
     int weight(int k) const { return keys[k].slot + offset; }
+    void ask_ahead(int) const {}
 };
 
 // out[row][d] += sum over keys begin..end, in order, of weight * value, for `vectors` vectors of dims from d on.
@@ -139,6 +159,7 @@ inline void weigh_dims(const Keys& keys, int begin, int end, const float* weight
     for (int k = begin; k < end; ++k) {
         const std::uint8_t* row = keys.value(k);
         const float* weight = weights + keys.weight(k);
+        if (d == 0) keys.ask_ahead(k);
         typename V::Float values[vectors];
         for (int v = 0; v < vectors; ++v) values[v] = Cache::value(row, d + v * V::size);
         for (int r = 0; r < rows; ++r) {

@@ -88,6 +88,10 @@ struct Lanes8 {
     }
 };
 
+// Ask for the cache line of `address`, which may lie anywhere: soon, or a little later.
+inline void prefetch_near(const void* address) { _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T0); }
+inline void prefetch_far(const void* address) { _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T1); }
+
 // Eight rows of eight 32-bit numbers, from byte `offset` of each row: number u of row r to out[u * stride + r].
 inline void transpose8(const std::uint8_t* const* rows, std::size_t offset, float* out, std::size_t stride) {
     // Rows r and r + 4 share a register from the load on, which saves the shuffles across its halves.

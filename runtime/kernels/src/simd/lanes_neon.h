@@ -108,6 +108,15 @@ private:
     }
 };
 
+// Ask for the cache line of `address`, which may lie anywhere: soon, or a little later.
+#if defined(_MSC_VER) && !defined(__clang__)
+inline void prefetch_near(const void* address) { __prefetch(address); }
+inline void prefetch_far(const void* address) { __prefetch(address); }
+#else
+inline void prefetch_near(const void* address) { __builtin_prefetch(address, 0, 3); }
+inline void prefetch_far(const void* address) { __builtin_prefetch(address, 0, 2); }
+#endif
+
 // Eight rows of eight 32-bit numbers, from byte `offset` of each row: number u of row r to out[u * stride + r].
 inline void transpose8(const std::uint8_t* const* rows, std::size_t offset, float* out, std::size_t stride) {
     for (int block = 0; block < 8; block += 4) {
