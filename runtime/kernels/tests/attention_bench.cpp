@@ -82,7 +82,6 @@ int main(int argc, char** argv) {
     shape.rotary_dims = shape.head_size;
     constexpr std::int64_t capacity = 16600;
     Random random(1);
-    std::normal_distribution<float> normal;
     std::vector<float> table(static_cast<std::size_t>(capacity * shape.rotary_dims / 2), 0.7071f);
     const std::size_t row = static_cast<std::size_t>((shape.heads + 2 * shape.kv_heads) * shape.head_size);
     std::vector<float> input(512 * row), out(512 * static_cast<std::size_t>(shape.heads * shape.head_size));

@@ -21,6 +21,13 @@ T one_of(Random& random, std::initializer_list<T> choices) {
     return *(choices.begin() + random() % choices.size());
 }
 
+// Nearly normal, and the same on every host, which std::normal_distribution is not.
+inline float normal(Random& random) {
+    float sum = -4;
+    for (int k = 0; k < 8; ++k) sum += static_cast<float>(random() >> 40) * 0x1p-24f;
+    return sum * 1.2247449f;
+}
+
 // A node of a graph with its tables.
 struct Node {
     AttentionShape shape;
@@ -45,7 +52,6 @@ inline Node make_node(const AttentionShape& shape, std::int64_t positions, bool 
             node.sin.push_back(static_cast<float>(std::sin(angle)));
         }
     }
-    std::normal_distribution<float> normal;
     for (int h = 0; sinks && h < shape.heads; ++h) node.sinks.push_back(2 * normal(random));
     return node;
 }
@@ -53,7 +59,6 @@ inline Node make_node(const AttentionShape& shape, std::int64_t positions, bool 
 // Query, key and value of one token, as a packed row. Some heads have large numbers, some tokens stand out.
 using Row = std::vector<float>;
 inline Row make_row(const Node& node, Random& random) {
-    std::normal_distribution<float> normal;
     Row row(node.row_size());
     const float size = between(random, 0, 20) == 0 ? 8.0f : 1.0f;
     for (float& x : row) x = size * normal(random);

@@ -1,17 +1,18 @@
 // Window attention: a row's bits depend on the row and what it sees only, and they are close to a plain reference.
 //
-//     attention_test [seconds [seed [threads]]]
+//     attention_test [seconds [seed [threads [nodes]]]]
 //
-// Random nodes for so many seconds. For each, tokens decoded one by one are the truth; the same tokens in windows, as
-// branches of trees with rejected neighbours, padded, in batches, on several threads and on every path of this host
-// must give the same bits, in outputs and in cache rows.
+// Random nodes for so many seconds, or so many nodes; the digest of all outputs is the same on hosts of any kind. For
+// each, tokens decoded one by one are the truth; the same tokens in windows, as branches of trees with rejected
+// neighbours, padded, in batches, on several threads and on every path of this host must give the same bits, in outputs
+// and in cache rows.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <string>
 
 #include "attention_host.h"
-#include "thread_pool.h"
+#include "threads.h"
 
 using namespace specruntime;
 
@@ -197,6 +198,17 @@ void check_reference(const Case& c, const std::vector<Row>& out, const Host& hos
     }
 }
 
+std::uint64_t digest_of(const std::vector<Row>& rows, std::uint64_t digest) {
+    for (const Row& row : rows) {
+        for (float x : row) {
+            std::uint32_t bits;
+            std::memcpy(&bits, &x, sizeof bits);
+            digest = (digest ^ bits) * 0x100000001b3u;
+        }
+    }
+    return digest;
+}
+
 std::vector<const Path*> paths_here() {
     std::vector<const Path*> paths;
     std::size_t count = 0;
@@ -214,22 +226,26 @@ int main(int argc, char** argv) {
     const double seconds = argc > 1 ? std::atof(argv[1]) : 5;
     const std::uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
     const int most_threads = argc > 3 ? std::atoi(argv[3]) : 3;
+    const int most_cases = argc > 4 ? std::atoi(argv[4]) : INT32_MAX;
     const std::vector<const Path*> paths = paths_here();
     if (paths.empty()) {
         std::printf("no path runs on this host\n");
         return 77;
     }
-    std::vector<std::unique_ptr<ThreadPool>> pools;
-    for (int k = 1; k <= most_threads; ++k) pools.push_back(std::make_unique<ThreadPool>(k));
+    std::vector<std::unique_ptr<tests::Threads>> pools;
+    for (int k = 1; k <= most_threads; ++k) pools.push_back(std::make_unique<tests::Threads>(k));
     const auto start = std::chrono::steady_clock::now();
     int cases = 0;
+    std::uint64_t digest = 0xcbf29ce484222325u;
     double worst[2] = {0, 0};
-    while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
+    const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    while (cases < most_cases && passed() < seconds) {
         Random random(seed + static_cast<std::uint64_t>(cases));
         const Case c = make_case(random);
         if (const char* refusal = refuse_shape(c.node.shape)) fail(c, refusal);
         Host truth(c.node, 1, c.capacity, *paths[0]->attention, Pool{});
         const std::vector<Row> expected = decode_plainly(c, truth, random);
+        digest = digest_of(expected, digest);
         check_reference(c, expected, truth, &worst[c.node.shape.cache == CacheType::int8]);
         for (const Path* path : paths) {
             const std::size_t threads = random() % pools.size();
@@ -244,6 +260,7 @@ int main(int argc, char** argv) {
     }
     std::printf("%d nodes on %zu paths (", cases, paths.size());
     for (const Path* path : paths) std::printf("%s%s", path->name, path == paths.back() ? "" : " ");
-    std::printf("): equal bits; worst error fp32 %.2g, int8 cache %.2g\n", worst[0], worst[1]);
+    std::printf("): equal bits; worst error fp32 %.2g, int8 cache %.2g; digest %016llx\n", worst[0], worst[1],
+                static_cast<unsigned long long>(digest));
     return 0;
 }

@@ -12,9 +12,13 @@ constexpr int kFloatRows = 6;
 }  // namespace SPECRUNTIME_ISA
 }  // namespace specruntime
 
+#include "simd/lanes_avx2.h"
+
+#include "attention/kernel.h"
 #include "matmul/table.h"
 
 namespace specruntime {
 extern const Path path_avx512vnni;
-const Path path_avx512vnni = {"avx512vnni", &SPECRUNTIME_ISA::kMatmulKernels, nullptr};
+const Path path_avx512vnni = {"avx512vnni", &SPECRUNTIME_ISA::kMatmulKernels,
+                              &SPECRUNTIME_ISA::attention_kernels<SPECRUNTIME_ISA::Lanes8>};
 }  // namespace specruntime
