@@ -1,4 +1,4 @@
-"""Test programs of the kernels alone, in C++: built with CMake, with or without sanitizers, for this host or another."""
+"""Test programs of the kernels alone, in C++: built by CMake, with or without sanitizers, for this host or another."""
 
 import shutil
 import subprocess
