@@ -15,6 +15,9 @@ from specruntime.errors import (
     BundleInvalid,
     BundleTooNew,
     CapacityExceeded,
+    ConstraintInvalid,
+    ConstraintTooLarge,
+    DeadEnd,
     EmptyPrompt,
     EngineFailed,
     InvalidArgument,
@@ -32,10 +35,12 @@ from specruntime.llm.outputs import CompletionOutput, Logprob, RequestOutput
 from specruntime.manifest.schema import SCHEMA_VERSION, Manifest
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import TokenLogprobs
-from specruntime.session import Round, Session
+from specruntime.sampling.structured import StructuredOutputsParams
+from specruntime.session import Session
 from specruntime.statistics import Statistics
 from specruntime.text.codec import TextCodec, TextStream
 from specruntime.trace import RoundTrace, RowScores
+from specruntime.verify import Round
 
 __all__ = [
     "LLM",
@@ -50,6 +55,9 @@ __all__ = [
     "CapacityExceeded",
     "Completion",
     "CompletionOutput",
+    "ConstraintInvalid",
+    "ConstraintTooLarge",
+    "DeadEnd",
     "Delta",
     "EmptyPrompt",
     "EngineFailed",
@@ -71,6 +79,7 @@ __all__ = [
     "SpecError",
     "Statistics",
     "Status",
+    "StructuredOutputsParams",
     "TextCodec",
     "TextStream",
     "TokenLogprobs",

@@ -1,6 +1,8 @@
 """Which drafted tokens stand, and what is emitted. Pure: arrays and callables in, tokens out.
 
-Every rule emits the accepted tokens and one more: a correction, or the bonus after full acceptance. Rows are
+Every rule emits the accepted tokens and one more: a correction, or the bonus after full acceptance. Where nothing can
+follow an accepted token, because it ends the answer or the answer's form goes no further, it is the last: it counts as
+the one more, and what was drafted behind it is not looked at. Rows are
 window rows: row 0 holds the last committed token, row i the i-th drafted one, and row i scores the token after it.
 `pending` is what was emitted before the row. The generator is passed in, and the rules keep the dtype of their
 inputs. Knows nothing of engines or sampling options.
@@ -16,8 +18,9 @@ from specruntime.errors import InvalidArgument
 
 Ids: TypeAlias = Sequence[int] | NDArray[np.int64]
 Law: TypeAlias = NDArray[np.floating]  # [vocab], sums to 1
-SampleRow: TypeAlias = Callable[[int, Sequence[int]], int]  # (row, pending) -> the target's token
-LawOfRow: TypeAlias = Callable[[int, Sequence[int]], Law]  # (row, pending) -> the target's distribution
+# (row, pending) -> the target's token, or its distribution; None where nothing can follow `pending`, which is not empty
+SampleRow: TypeAlias = Callable[[int, Sequence[int]], int | None]
+LawOfRow: TypeAlias = Callable[[int, Sequence[int]], Law | None]
 
 
 class Draws(Protocol):
@@ -44,11 +47,13 @@ def accept_match(draft_ids: Ids, sample: SampleRow) -> list[int]:
     speculation.
     """
     emitted: list[int] = []
-    for row, drafted in enumerate(draft_ids):
-        emitted.append(sample(row, emitted))
-        if emitted[-1] != drafted:
+    for row in range(len(draft_ids) + 1):
+        token = sample(row, emitted)
+        if token is None:
             return emitted
-    emitted.append(sample(len(draft_ids), emitted))
+        emitted.append(token)
+        if row < len(draft_ids) and token != draft_ids[row]:
+            return emitted
     return emitted
 
 
@@ -61,12 +66,16 @@ def accept_rejection(draft_ids: Ids, q: Law | None, p: LawOfRow, draws: Draws) -
     emitted: list[int] = []
     for row, drafted in enumerate(draft_ids):
         target = p(row, emitted)
+        if target is None:
+            return emitted
         source = _certain(target, int(drafted)) if q is None else q[row]
         if not _accepts(target, source, int(drafted), draws):
             emitted.append(draws.categorical(_residual(target, source)))
             return emitted
         emitted.append(int(drafted))
-    emitted.append(draws.categorical(p(len(draft_ids), emitted)))
+    target = p(len(draft_ids), emitted)
+    if target is not None:
+        emitted.append(draws.categorical(target))
     return emitted
 
 
@@ -82,7 +91,10 @@ def accept_tree_match(
     emitted: list[int] = []
     row = 0
     while True:
-        emitted.append(sample(row, emitted))
+        token = sample(row, emitted)
+        if token is None:
+            return path[:-1], emitted
+        emitted.append(token)
         followed = [child for child in _children(parents, row) if node_ids[child] == emitted[-1]]
         if not followed:
             return path, emitted
@@ -104,6 +116,8 @@ def accept_tree_rejection(
     row = 0
     while True:
         target, source = p(row, emitted), q[row]
+        if target is None:
+            return path[:-1], emitted
         for child in _children(parents, row):
             token = int(node_ids[child])
             if _accepts(target, source, token, draws):

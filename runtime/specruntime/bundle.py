@@ -18,6 +18,7 @@ from weakref import WeakSet
 from pydantic import ValidationError
 
 from specruntime.batches import Batch, LaneGroup
+from specruntime.constraints import Compiler
 from specruntime.drafts import Draft, DraftSpec, NoneDraft, find_kind, new_draft
 from specruntime.drafts.adaptive import adaptive_draft
 from specruntime.engines import EngineOptions, open_engine
@@ -140,6 +141,9 @@ class LoadedBundle:
         self._batches: WeakSet[Batch] = WeakSet()
         self._closed = False
         self._tokenizer = tokenizer
+        self.constraints = Compiler(
+            lambda: self.tokenizer, manifest.target.vocab_size, manifest.eos_token_ids
+        )
 
     @property
     def kernels(self) -> str | None:
@@ -228,6 +232,7 @@ class LoadedBundle:
     def close(self) -> None:
         """Close all sessions, then free the weights. Idempotent."""
         self._closed = True
+        self.constraints.close()
         for batch in list(self._batches):
             batch.close()
         for session in list(self._sessions):
@@ -265,7 +270,14 @@ class LoadedBundle:
         draft = new_draft(spec, draft_context, self.manifest.target.vocab_size, target=target)
         if spec.nodes and dynamic and self.manifest.adaptive is not None:
             draft = adaptive_draft(draft, self.manifest)
-        return Session(target, adapt(draft), manifest=self.manifest, clock=clock, trace=trace)
+        return Session(
+            target,
+            adapt(draft),
+            manifest=self.manifest,
+            clock=clock,
+            trace=trace,
+            constrain=self.constraints.constrain,
+        )
 
 
 def _checked_manifest(root: Path) -> Manifest:

@@ -2,6 +2,9 @@
 
     SpecError
     ├── InvalidArgument        a value, dtype, shape or option the call does not take
+    │   ├── ConstraintInvalid  the form asked of an answer makes no sense, or allows no answer
+    │   │   └── ConstraintTooLarge  it exceeds a limit of size, depth or time
+    │   └── DeadEnd            nothing can follow in an answer: all is banned, or its form has come to an end
     ├── InvalidHandle          a handle that was never opened or is closed
     ├── BufferTooSmall         a caller-owned buffer cannot hold the result
     ├── BundleInvalid          a bundle file is missing, malformed or points outside the bundle
@@ -57,6 +60,15 @@ class SpecError(Exception):
 
 class InvalidArgument(SpecError, ValueError):
     status = Status.INVALID_ARGUMENT
+
+
+class ConstraintInvalid(InvalidArgument): ...
+
+
+class ConstraintTooLarge(ConstraintInvalid): ...
+
+
+class DeadEnd(InvalidArgument): ...
 
 
 class InvalidHandle(SpecError):

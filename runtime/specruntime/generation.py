@@ -15,9 +15,10 @@ from specruntime import clock
 from specruntime.errors import InvalidArgument, WrongState
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import TokenLogprobs
-from specruntime.session import Round, Session
+from specruntime.session import Session
 from specruntime.statistics import Statistics
 from specruntime.stopping import FinishReason, StopChecker
+from specruntime.verify import Round
 
 
 class TextDecoder(Protocol):
@@ -151,7 +152,7 @@ class Answer:
                 break
         if kept < len(round.tokens):
             self._session.rewind(self._start + self._stops.tokens)
-        elif self.finish_reason is None and self._session.cache_length == self._session.capacity:
+        elif self.finish_reason is None and self._session.length > self._session.capacity:
             verdict = self._stops.finish("" if self._decoder is None else self._decoder.flush())
             shown += verdict.text
             self.finish_reason = verdict.finish_reason

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from specruntime.errors import EmptyPrompt, InvalidArgument, SessionBusy, SessionPoisoned, WrongState
 from specruntime.sampling.params import shown
+from specruntime.statistics import Statistics
 
 
 class Guard:
@@ -106,6 +107,16 @@ class Phases:
     def whole(self) -> float:
         """Seconds since `begin`."""
         return self.clock() - self._started
+
+    def count(self, stats: Statistics, *, prefill: bool) -> None:
+        """Book the round that ends now."""
+        stats.count_seconds(
+            draft=self.draft.seconds,
+            verify=self.verify.seconds,
+            accept=self.accept.seconds,
+            whole=self.whole(),
+            prefill=prefill,
+        )
 
 
 class Phase:

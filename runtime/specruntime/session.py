@@ -8,38 +8,25 @@ text, stop conditions or files.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specruntime import clock as host_clock
 from specruntime.drafts import NOTHING, Draft, Proposal, Room, Verdict
+from specruntime.drafts.constrained import forced_tail, propose
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import Feeder, Rows
 from specruntime.errors import CapacityExceeded, EmptyPrompt, InvalidArgument, WrongState
 from specruntime.guard import Guard, Phases, index, token_ids
 from specruntime.manifest.schema import Manifest
+from specruntime.sampling.constraint import Constrain, unconstrained
 from specruntime.sampling.params import SamplingParams, shown
-from specruntime.sampling.sampler import Sampler, TokenLogprobs
+from specruntime.sampling.sampler import Sampler
 from specruntime.statistics import EngineTally, Statistics
 from specruntime.trace import Trace, trace_round
-from specruntime.verify import Outcome, corrects, judge, kept_features, trials
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one round committed: `accepted` drafted tokens and one of the target's own.
-
-    `corrected`: that one stands where drafts were refused; else it follows the last of a chain or a leaf of a tree.
-    """
-
-    tokens: tuple[int, ...]
-    proposed: int
-    accepted: int
-    width: int  # of the target window the tokens were read from
-    logprobs: tuple[TokenLogprobs, ...] | None  # one per token when the answer's params ask for them
-    corrected: bool
+from specruntime.verify import Outcome, Round, judge, kept_features, round_of, trials
 
 
 class Session:
@@ -57,10 +44,12 @@ class Session:
         manifest: Manifest,
         clock: Callable[[], float] | None = None,
         trace: Trace | None = None,
+        constrain: Constrain = unconstrained,
     ) -> None:
         """Take ownership of both: `close` closes them. `clock` measures its phases, in seconds; None: `clock.now`.
 
         `trace` gets a record of each round before it is committed; what it raises leaves the tokens as they were.
+        `constrain` makes the constraint that an answer's params ask for; without it such params are refused.
         Raises `InvalidArgument` for a graph it cannot drive.
         """
         self.manifest = manifest
@@ -76,6 +65,7 @@ class Session:
         self._sampler: Sampler | None = None
         self._seed: int | None = None
         self._trace = trace
+        self._constrain = constrain
         self._guard = Guard()
         self._phases = Phases(self._guard, clock if clock is not None else host_clock.now)
 
@@ -139,7 +129,7 @@ class Session:
             self._append(ids)
             self._feeder.tally, self._draft.tally = EngineTally(), EngineTally()
             if self._length - self._cache_length > 1:
-                self._feed_prompt(self._length - 1)
+                self._feed(self._length - 1, None)
                 self._cache_length = self._length - 1
 
     def begin(self, params: SamplingParams) -> None:
@@ -157,7 +147,8 @@ class Session:
                     "the session holds no tokens: append a prompt of at least one token before begin"
                 )
             prompt = self._tokens[: self._length].tolist()
-            self._sampler = Sampler(params, self._feeder.vocab_size, self.manifest.eos_token_ids, prompt)
+            ends, constraint = self.manifest.eos_token_ids, self._constrain(params)
+            self._sampler = Sampler(params, self._feeder.vocab_size, ends, prompt, constraint)
             self._seed = params.seed if params.temperature == 0 else self._sampler.seed
             self._prompt_length = self._length
             self.answers += 1
@@ -168,7 +159,8 @@ class Session:
     def round(self) -> Round:
         """Commit 1 to k+1 tokens, never more than `max_tokens` after `begin` unless nothing is left of it.
 
-        A round that finds more than one token outside the cache feeds them in chunks and commits one token. Raises
+        A round that finds a prompt outside the cache feeds it in chunks and commits one token. In a constrained answer
+        the tokens that must follow are committed as well, and are fed in the next round. Raises
         `WrongState` before `begin`, `CapacityExceeded` when no cache row is left, `EngineFailed` when an engine
         fails (the session is poisoned then), `InvalidArgument` when every token is banned. The tokens are those before
         the round then.
@@ -176,10 +168,12 @@ class Session:
         with self._guard.exclusive:
             sampler, phases = self._require_answer(), self._phases
             phases.begin()
-            if self._length - self._cache_length > 1:
-                return self._prompt_round(sampler)
+            if self._cache_length < self._prompt_length - 1:
+                return self._feeding_round(sampler, prefill=True)
             with phases.draft:
                 proposal = self._propose(sampler)
+            if self._behind and not len(proposal.ids):
+                return self._feeding_round(sampler, prefill=False)
             with phases.verify:
                 rows = self._verify(proposal)
             with phases.accept:
@@ -262,15 +256,23 @@ class Session:
         self._length = end
         self._sampler = None
 
-    def _prompt_round(self, sampler: Sampler) -> Round:
+    @property
+    def _behind(self) -> int:
+        """How many tokens besides the last are not in the cache."""
+        return self._length - self._cache_length - 1
+
+    def _feeding_round(self, sampler: Sampler, *, prefill: bool) -> Round:
         """Feed what is not in the cache, the last token too, and commit the token that follows."""
-        rows = self._feed_prompt(self._length)
+        rows = self._feed(self._length, None if prefill else NOTHING)
         with self._phases.accept:
             outcome = self._judge(NOTHING, rows, sampler)
-        return self._commit(NOTHING, rows, outcome, sampler, prefill=True)
+        return self._commit(NOTHING, rows, outcome, sampler, prefill=prefill)
 
-    def _feed_prompt(self, end: int) -> Rows:
-        """Feed the uncached tokens before index `end` in as many windows as they need; the draft sees each window."""
+    def _feed(self, end: int, judged: Proposal | None) -> Rows:
+        """Feed the uncached tokens before index `end` in as many windows as they need; the draft sees each window.
+
+        `judged`: None where they are a prompt, else what was proposed behind them, which is nothing.
+        """
         draft, verify, clock = self._phases.draft, self._phases.verify, self._phases.clock
         observed, since = draft.seconds, clock()
 
@@ -280,7 +282,7 @@ class Session:
             with draft:
                 features = kept_features(window, np.arange(count))
                 self._draft.observe(
-                    Verdict(start, features, count, None, (), window.profile.width, 0.0, verify_seconds=ran)
+                    Verdict(start, features, count, judged, (), window.profile.width, 0.0, verify_seconds=ran)
                 )
             since = clock()
 
@@ -291,12 +293,13 @@ class Session:
 
     def _propose(self, sampler: Sampler) -> Proposal:
         """Propose drafts for the rows that one window can judge."""
-        nodes = depth = self._feeder.judged_limit(self._cache_length) - 1
-        if sampler.params.max_tokens is not None:
-            depth = min(depth, self._prompt_length + sampler.params.max_tokens - self._length - 1)
+        behind = self._behind
+        nodes = depth = self._feeder.judged_limit(self._cache_length) - 1 - behind
+        depth = min(depth, self._left(sampler) - 1)
         if depth < 1:
             return NOTHING
-        return self._draft.propose(self._tokens[: self._length], Room(depth, nodes), sampler)
+        tokens = self._tokens[: self._length]
+        return propose(self._draft, tokens, Room(depth, nodes), sampler, behind=behind)
 
     def _verify(self, proposal: Proposal) -> Rows:
         """Run the target over the last token and the drafts; the rows judge each draft and the token after them."""
@@ -306,15 +309,23 @@ class Session:
         # The drafts wait behind the committed tokens; they count only once committed.
         end = self._length + count
         self._tokens[self._length : end] = proposal.ids
-        return self._feeder.judge(self._tokens[start:end], start, proposal.parents)
+        return self._feeder.judge(self._tokens[start:end], start, proposal.parents, behind=self._behind)
 
     def _judge(self, proposal: Proposal, rows: Rows, sampler: Sampler) -> Outcome:
-        return judge(proposal, self._feeder.top_ids(rows), lambda: self._feeder.logits(rows), sampler)
+        outcome = judge(proposal, self._feeder.top_ids(rows), lambda: self._feeder.logits(rows), sampler)
+        limit = min(self.capacity + 1 - self._length, self._left(sampler)) - len(outcome.tokens)
+        return replace(outcome, tail=forced_tail(self._draft, outcome.tokens, limit, sampler))
+
+    def _left(self, sampler: Sampler) -> int:
+        """Return how many tokens the answer may still have."""
+        most = sampler.params.max_tokens
+        return self.capacity + 1 if most is None else self._prompt_length + most - self._length
 
     def _settle(self, proposal: Proposal, rows: Rows, outcome: Outcome) -> None:
         """Bring the accepted rows of a tree together in the cache and show the draft what stands."""
-        phases, kept = self._phases, len(outcome.path) + 1
-        places = np.array((0, *outcome.path), dtype=np.int64)
+        phases, behind = self._phases, self._behind
+        places = np.array((*range(behind + 1), *(behind + row for row in outcome.path)), dtype=np.int64)
+        kept = len(places)
         if places[-1] != kept - 1:
             with self._guard.engine_calls:
                 self._feeder.context.keep(self._cache_length, places)
@@ -335,33 +346,25 @@ class Session:
     def _commit(
         self, proposal: Proposal, rows: Rows, outcome: Outcome, sampler: Sampler, *, prefill: bool = False
     ) -> Round:
-        """Move the length and books the round. The last emitted token stays uncached."""
+        """Move the length and books the round. The last emitted token and the tail stay uncached."""
         if self._trace is not None:
             logits, seed, position = self._feeder.logits(rows), self._seed, sampler.position
             self._trace(trace_round(rows, logits, proposal, outcome, seed=seed, position=position))
-        proposed, accepted = len(proposal.ids), len(outcome.path)
-        end = self._length + len(outcome.tokens)
-        self._tokens[self._length : end] = outcome.tokens
-        self._cache_length, self._length = end - 1, end
-        sampler.commit(outcome.tokens)
-        judged = trials(proposal, outcome.path)
-        self.stats.count_round(prefill=prefill, proposed=proposed, accepted=accepted, trials=judged)
-        phases = self._phases
-        self.stats.count_seconds(
-            draft=phases.draft.seconds,
-            verify=phases.verify.seconds,
-            accept=phases.accept.seconds,
-            whole=phases.whole(),
+        tokens = (*outcome.tokens, *outcome.tail)
+        self._cache_length = self._length + len(outcome.path)
+        end = self._length + len(tokens)
+        self._tokens[self._length : end] = tokens
+        self._length = end
+        sampler.commit(tokens)
+        self.stats.count_round(
             prefill=prefill,
+            proposed=len(proposal.ids),
+            accepted=len(outcome.path),
+            trials=trials(proposal, outcome.path),
+            forced=len(outcome.tail),
         )
-        return Round(
-            tuple(outcome.tokens),
-            proposed,
-            accepted,
-            rows.window.profile.width,
-            outcome.logprobs,
-            corrects(proposal, outcome.path),
-        )
+        self._phases.count(self.stats, prefill=prefill)
+        return round_of(proposal, outcome, rows.window.profile.width)
 
     def _cut(self, length: int) -> None:
         self._sampler = None
@@ -383,7 +386,7 @@ class Session:
         self._guard.require_sound()
         if self._sampler is None:
             raise WrongState("no answer has begun since the tokens last changed: call begin before round")
-        if self._cache_length >= self.capacity:
+        if self._length > self.capacity:
             raise CapacityExceeded(
                 f"all {self.capacity} rows of the cache are in use: "
                 "reset or rewind the session, or raise `capacity` in the recipe and build again"

@@ -32,7 +32,7 @@ class Statistics:
     """Counters of one answer. All seconds are wall time on the host clock.
 
     A *prefill* is a round that first fed more than one token (the prompt); it yields one token and drafts nothing.
-    `rounds` counts the others, so `tokens == prefills + rounds + accepted`.
+    `rounds` counts the others, so `tokens == prefills + rounds + accepted + forced`.
     """
 
     prefills: int = 0
@@ -42,6 +42,7 @@ class Statistics:
     proposed: int = 0  # drafted tokens put into a window
     evaluated: int = 0  # ... of which the target judged: the children of row 0 and of each accepted draft
     accepted: int = 0  # ... of which the target agreed with
+    forced: int = 0  # committed without the target: in a constrained answer nothing else could follow
     accepted_at: list[int] = field(default_factory=list)  # rounds that accepted a draft at this depth
     rank_trials: list[list[int]] = field(default_factory=list)  # drafts judged, by depth and rank
     rank_hits: list[list[int]] = field(default_factory=list)  # ... of which the target agreed with
@@ -68,13 +69,16 @@ class Statistics:
         """Share of rounds that accepted the draft at depth 0, 1, ...; their sum is `acceptance_length - 1`."""
         return tuple(count / self.rounds for count in self.accepted_at)
 
-    def count_round(self, *, prefill: bool, proposed: int, accepted: int, trials: Iterable[Trial]) -> None:
-        """Book one committed round of `accepted + 1` tokens and what became of each draft that was judged."""
+    def count_round(
+        self, *, prefill: bool, proposed: int, accepted: int, trials: Iterable[Trial], forced: int = 0
+    ) -> None:
+        """Book one committed round of `accepted + 1 + forced` tokens and what became of each draft that was judged."""
         if prefill:
             self.prefills += 1
         else:
             self.rounds += 1
-        self.tokens += accepted + 1
+        self.tokens += accepted + 1 + forced
+        self.forced += forced
         self.proposed += proposed
         self.accepted += accepted
         for depth, rank, hit in trials:
@@ -107,6 +111,7 @@ class Statistics:
             "proposed": self.proposed,
             "evaluated": self.evaluated,
             "accepted": self.accepted,
+            "forced": self.forced,
             "acceptance_length": self.acceptance_length,
             "acceptance_by_position": list(self.acceptance_by_position),
             "rank_trials": [list(ranks) for ranks in self.rank_trials],

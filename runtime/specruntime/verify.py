@@ -3,13 +3,16 @@
 Joins the rules of `accept` to the rows of one target window. Runs no engine and changes nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.accept import (
+    LawOfRow,
+    SampleRow,
     accept_greedy,
     accept_match,
     accept_rejection,
@@ -18,7 +21,10 @@ from specruntime.accept import (
 )
 from specruntime.drafts import Proposal
 from specruntime.engines.protocol import Window
+from specruntime.errors import DeadEnd
 from specruntime.sampling.sampler import Sampler, TokenLogprobs, token_logprobs
+
+Logits = Callable[[], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +32,37 @@ class Outcome:
     """`path`: the accepted window rows, ascending, without row 0. `tokens`: theirs, and one of the target's own.
 
     `logprobs`: one per token when the answer's params ask for them, under the raw logits of the row it follows.
+    `tail`: what must follow the tokens in a constrained answer.
     """
 
     path: tuple[int, ...]
     tokens: list[int]
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    tail: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round committed: `accepted` drafted tokens, one of the target's own, and `forced` ones, which had to
+    follow in a constrained answer.
+
+    `corrected`: the target's own stands where drafts were refused; else it follows the last of a chain or a leaf of a
+    tree.
+    """
+
+    tokens: tuple[int, ...]
+    proposed: int
+    accepted: int
+    width: int  # of the target window the tokens were read from
+    logprobs: tuple[TokenLogprobs, ...] | None  # one per token when the answer's params ask for them
+    corrected: bool
+    forced: int = 0
 
 
 def judge(
     proposal: Proposal,
     top_ids: NDArray[np.int64],
-    logits: Callable[[], NDArray[np.float32]],
+    logits: Logits,
     sampler: Sampler,
 ) -> Outcome:
     """Judge a proposal of n ids by the target's rows: top_ids [n + 1], logits [n + 1, vocab], asked for if needed.
@@ -55,45 +81,65 @@ def judge(
 def _judge_chain(
     proposal: Proposal,
     top_ids: NDArray[np.int64],
-    logits: Callable[[], NDArray[np.float32]],
+    logits: Logits,
     sampler: Sampler,
 ) -> list[int]:
     if sampler.greedy_ids_suffice:
         return accept_greedy(proposal.ids, top_ids)
-    rows = logits()
     if proposal.probabilities is None:  # a deterministic draft: `match` is the rejection rule with q = 1
-        return accept_match(proposal.ids, lambda row, pending: sampler.sample(rows[row], pending))
-    return accept_rejection(
-        proposal.ids,
-        proposal.probabilities,
-        lambda row, pending: sampler.distribution(rows[row], pending),
-        sampler.stream(sampler.position, "accept"),
-    )
+        return accept_match(proposal.ids, _samples(top_ids, logits, sampler))
+    draws = sampler.stream(sampler.position, "accept")
+    return accept_rejection(proposal.ids, proposal.probabilities, _laws(logits, sampler), draws)
 
 
 def _judge_tree(
     proposal: Proposal,
     parents: list[int],
     top_ids: NDArray[np.int64],
-    logits: Callable[[], NDArray[np.float32]],
+    logits: Logits,
     sampler: Sampler,
 ) -> tuple[tuple[int, ...], list[int]]:
     above, ids = [-1, *parents], [-1, *proposal.ids.tolist()]
     if sampler.greedy_ids_suffice:
         path, tokens = accept_tree_match(above, ids, lambda row, _: int(top_ids[row]))
         return tuple(path), tokens
-    rows = logits()
     if proposal.probabilities is None:
-        path, tokens = accept_tree_match(above, ids, lambda row, pending: sampler.sample(rows[row], pending))
+        path, tokens = accept_tree_match(above, ids, _samples(top_ids, logits, sampler))
         return tuple(path), tokens
-    path, tokens = accept_tree_rejection(
-        above,
-        ids,
-        proposal.probabilities,
-        lambda row, pending: sampler.distribution(rows[row], pending),
-        sampler.stream(sampler.position, "accept"),
-    )
+    draws = sampler.stream(sampler.position, "accept")
+    path, tokens = accept_tree_rejection(above, ids, proposal.probabilities, _laws(logits, sampler), draws)
     return tuple(path), tokens
+
+
+def _samples(top_ids: NDArray[np.int64], logits: Logits, sampler: Sampler) -> SampleRow:
+    """Return the match rule's choice by window row. The logits are only asked for where the argmax does not do."""
+    rows = cache(logits)
+
+    def sample(row: int, pending: Sequence[int]) -> int | None:
+        try:
+            best_id = int(top_ids[row])
+            return best_id if sampler.settles(best_id, pending) else sampler.sample(rows()[row], pending)
+        except DeadEnd:
+            if not pending:
+                raise
+            return None
+
+    return sample
+
+
+def _laws(logits: Logits, sampler: Sampler) -> LawOfRow:
+    """Return the target's distribution by window row."""
+    rows = logits()
+
+    def law(row: int, pending: Sequence[int]) -> NDArray[np.float32] | None:
+        try:
+            return sampler.distribution(rows[row], pending)
+        except DeadEnd:
+            if not pending:
+                raise
+            return None
+
+    return law
 
 
 def _logprobs(
@@ -102,6 +148,19 @@ def _logprobs(
     return tuple(
         token_logprobs(logits[row], token, top, logits.shape[1])
         for row, token in zip((0, *path), tokens, strict=True)
+    )
+
+
+def round_of(proposal: Proposal, outcome: Outcome, width: int) -> Round:
+    """Return what a round commits that judged the proposal in a window of this width."""
+    return Round(
+        tokens=(*outcome.tokens, *outcome.tail),
+        proposed=len(proposal.ids),
+        accepted=len(outcome.path),
+        width=width,
+        logprobs=outcome.logprobs,
+        corrected=corrects(proposal, outcome.path),
+        forced=len(outcome.tail),
     )
 
 

@@ -22,6 +22,7 @@ from specruntime.manifest.schema import (
     Profile,
     TensorSpec,
 )
+from specruntime.sampling.constraint import Constrain, Constraint, unconstrained
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
 from specruntime.session import Session
@@ -275,6 +276,7 @@ class Bench:
         proposer: Draft | None = None,
         eos: Sequence[int] = (),
         trace: Trace | None = None,
+        constrain: Constrain = unconstrained,
     ) -> None:
         spec = draft or NoneDraft()
         self.language = language or Language()
@@ -286,7 +288,9 @@ class Bench:
         self.manifest = scripted_manifest(self.target.spec, spec, eos)
         if proposer is None:
             proposer = new_draft(spec, self.draft, self.target.spec.vocab_size)
-        self.session = Session(self.target, proposer, manifest=self.manifest, trace=trace)
+        self.session = Session(
+            self.target, proposer, manifest=self.manifest, trace=trace, constrain=constrain
+        )
 
     def decode(self, prompt: Sequence[int], count: int, params: SamplingParams | None = None) -> list[int]:
         """The first `count` tokens of the answer to a further prompt, in as many rounds as they take."""
@@ -299,12 +303,22 @@ class Bench:
 
 
 def reference_decode(
-    language: Language, prompt: Sequence[int], count: int, params: SamplingParams, eos: Sequence[int] = ()
+    language: Language,
+    prompt: Sequence[int],
+    count: int,
+    params: SamplingParams,
+    eos: Sequence[int] = (),
+    constraint: Constraint | None = None,
 ) -> list[int]:
-    """`count` tokens after the prompt, decoded without a session: no cache, no window, no draft."""
-    sampler = Sampler(params, language.vocab, eos, prompt)
+    """`count` tokens after the prompt, decoded without a session: no cache, no window, no draft.
+
+    Fewer where a constraint ends the answer.
+    """
+    sampler = Sampler(params, language.vocab, eos, prompt, constraint)
     tokens = list(prompt)
     for _ in range(count):
+        if sampler.ended(()):
+            break
         token = sampler.sample(clean_logits(language, tokens))
         sampler.commit([token])
         tokens.append(token)

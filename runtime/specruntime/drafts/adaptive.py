@@ -116,6 +116,7 @@ class AdaptiveDraft(Draft):
                 arm.times.follow(verify)
         self._arms, self._verify = tuple(arms), verify
         super().__init__(max(arm.draft.k for arm in arms))
+        self.drafts_behind = all(arm.draft.drafts_behind for arm in arms)
         self.credit = Credit()
         self._asked: _Offer | None = None
         self._proposer: Draft | None = None  # whose proposal is judged

@@ -66,6 +66,9 @@ class Draft:
 
     k: int
     tally: EngineTally
+    drafts_behind: bool = False
+    """Whether it can propose while more than the last token is missing from the target's cache, as after tokens that
+    were committed without the target: then it has seen nothing of the target for them."""
 
     def __init__(self, k: int) -> None:
         self.k = k

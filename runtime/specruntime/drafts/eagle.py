@@ -27,10 +27,11 @@ from specruntime.drafts.trees import (
     probability_of,
     room_for_laws,
     static_tree,
+    tree_paths,
     without_nodes,
 )
 from specruntime.engines.protocol import Context
-from specruntime.errors import InvalidArgument
+from specruntime.errors import DeadEnd
 from specruntime.manifest.contracts import ANY, HIDDEN, LOGITS, WINDOW, Contract
 from specruntime.manifest.draft import (
     TreeSpec,
@@ -200,7 +201,7 @@ class ChainGrower:
         while (token := self._next(answer, ids, lawful is not None, laws, sampler)) is not None:
             ids.append(token)
             doubted = probability_of(token, answer.ids[0], answer.logprobs[0]) < self._stop_below
-            if doubted or len(ids) == count:
+            if doubted or len(ids) == count or sampler.ended(ids):
                 break
             answer = self._feeder.step(ladder, answer, token, pairs + len(ids) - 1)
         if not ids:
@@ -217,11 +218,11 @@ class ChainGrower:
     ) -> int | None:
         """Return the next token of the chain; None where the options of the answer ban all that the draft knows."""
         if not whole_law:
-            return int(best_first(answer.ids[0], answer.logprobs[0], sampler, len(ids))[0][0])
+            return int(best_first(answer.ids, answer.logprobs, sampler, len(ids), (ids,))[0][0, 0])
         logits = self._feeder.logits(answer)[0]
         try:
             return next_draft(logits, ids, laws, sampler)
-        except InvalidArgument:  # the target may know further tokens
+        except DeadEnd:  # the target may know further tokens
             return None
 
 
@@ -267,7 +268,8 @@ class DynamicGrower:
         feeder.begin_tree()
         above, slot = np.array([-1]), -1  # the candidates asked last and the slot of the first of them
         for depth in range(1, room.depth + 1):
-            asked = tree.grow(*best_first(answer.ids, answer.logprobs, sampler, depth - 1))
+            paths = [] if sampler.constraint is None else tree.paths_to(above)
+            asked = tree.grow(*best_first(answer.ids, answer.logprobs, sampler, depth - 1, paths))
             if depth == room.depth or not asked.size or not feeder.fits_level(ladder, depth, pairs):
                 break
             parents = np.searchsorted(above, tree.parents(asked)) + slot
@@ -286,7 +288,8 @@ class _Likeliest:
         self.ids = np.zeros(len(tree.parents), np.int64)
 
     def add(self, answer: Expansion, level: Level, ahead: int) -> None:
-        ids, _ = best_first(answer.ids, answer.logprobs, self._sampler, ahead)
+        paths = () if self._sampler.constraint is None else tree_paths(self._tree, level, self.ids)
+        ids, _ = best_first(answer.ids, answer.logprobs, self._sampler, ahead, paths)
         self.ids[level.start : level.stop] = ids[level.sources, level.ranks]
         self._count = level.stop
 
@@ -317,7 +320,7 @@ class _Drawn:
                 continue
             try:
                 law = self._sampler.distribution(logits[index], self._paths[row])
-            except InvalidArgument:  # all that the draft knows is banned; the target may know further tokens
+            except DeadEnd:  # all that the draft knows is banned; the target may know further tokens
                 continue
             self._laws[int(row)] = law
             tokens = draw_children(law, len(children), draws)

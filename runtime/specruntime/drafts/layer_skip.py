@@ -88,17 +88,21 @@ class LayerSkipProposer(Draft):
             return NOTHING
         ids = np.empty(count, np.int64)
         laws = room_for_laws(count, self._context.spec.vocab_size, sampler)
-        token = int(tokens[-1])
-        for depth in range(count):
-            self._run(token, start + depth)
-            ids[depth] = token = self._choose(ids[:depth].tolist(), laws, sampler)
-        return Proposal(ids, laws)
+        drafted = 0
+        while drafted < count and not sampler.ended(ids[:drafted].tolist()):
+            self._run(int(ids[drafted - 1] if drafted else tokens[-1]), start + drafted)
+            token = self._choose(ids[:drafted].tolist(), laws, sampler)
+            if token is None:
+                break
+            ids[drafted] = token
+            drafted += 1
+        return Proposal(ids[:drafted], None if laws is None else laws[:drafted])
 
     def _run(self, token: int, row: int) -> None:
         stage(self._window, np.array([token], np.int64), row)
         run_counted(self._context, self._window, self.tally)
 
-    def _choose(self, drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler) -> int:
+    def _choose(self, drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler) -> int | None:
         if sampler.greedy_ids_suffice:
             return int(self._window.top_ids[0, 0])
         return next_draft(self._context.logits(self._window)[0, 0], drafted, laws, sampler)

@@ -63,6 +63,8 @@ class NgramDraft(ChainSpec):
 class NgramProposer(Draft):
     """Copies up to `k` tokens that followed the longest recent n-gram, n from `max_n` down to `min_n`."""
 
+    drafts_behind = True
+
     def __init__(self, *, k: int, max_n: int, min_n: int) -> None:
         assert 1 <= min_n <= max_n and k >= 1, "a manifest with other lengths is refused"
         super().__init__(k)
@@ -98,6 +100,8 @@ def find_continuation(tokens: NDArray[np.int64], max_n: int, min_n: int) -> int 
 
 class NoProposer(Draft):
     """Proposes nothing."""
+
+    drafts_behind = True
 
     def __init__(self) -> None:
         super().__init__(0)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.kind import DraftSpec
-from specruntime.drafts.trees import Trimmings, best_first, static_tree
+from specruntime.drafts.trees import Trimmings, best_first, static_tree, tree_paths
 from specruntime.engines.protocol import Context
 from specruntime.engines.windows import run_counted
 from specruntime.manifest.contracts import ANY, HIDDEN, Contract
@@ -110,12 +110,19 @@ class MedusaProposer(Draft):
         tree = self._trees.within(room.depth, room.nodes)
         run_counted(self._context, self._window, self.tally)
         assert self._window.topk_logprobs is not None
-        levels = zip(self._ids[0, 0], self._window.topk_logprobs[0, 0], tree.levels, strict=False)
-        ids = [
-            best_first(ids, logprobs, sampler, ahead)[0][level.ranks]
-            for ahead, (ids, logprobs, level) in enumerate(levels)
-        ]
-        return Proposal(np.concatenate(ids), None, tree.parents, tree.ranks)
+        ids = np.zeros(len(tree.parents), np.int64)
+        heads = zip(self._ids[0, 0], self._window.topk_logprobs[0, 0], strict=True)
+        for ahead, (level, (candidates, logprobs)) in enumerate(zip(tree.levels, heads, strict=False)):
+            if sampler.constraint is None:  # the same ones whatever they follow
+                ordered, _ = best_first(candidates, logprobs, sampler, ahead)
+                ids[level.start : level.stop] = ordered[level.ranks]
+                continue
+            paths = tree_paths(tree, level, ids)
+            shape = len(paths), len(candidates)
+            rows = np.broadcast_to(candidates, shape), np.broadcast_to(logprobs, shape)
+            ordered, _ = best_first(*rows, sampler, ahead, paths)
+            ids[level.start : level.stop] = ordered[level.sources, level.ranks]
+        return Proposal(ids, None, tree.parents, tree.ranks)
 
     # `start_from` takes nothing over: of all positions only the last one's features count, which the next window shows.
 

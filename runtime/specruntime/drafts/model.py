@@ -71,6 +71,8 @@ class ModelDraft(ChainSpec):
 class ModelProposer(SpeculatingDraft[Feeder]):
     """Proposes the draft model's own continuation."""
 
+    drafts_behind = True
+
     def __init__(self, context: Context, *, k: int, stop_below: float | None = None) -> None:
         """`stop_below`: the drafted token that the model gives less probability than this is the last of its round."""
         super().__init__(Feeder(context), k=k)
@@ -93,12 +95,14 @@ class ModelProposer(SpeculatingDraft[Feeder]):
         ids = np.empty(count, dtype=np.int64)
         laws = room_for_laws(count, self._feeder.vocab_size, sampler)
         rows = self._feeder.feed(tokens[self.cache_length :], self.cache_length)
-        for depth in range(count):
-            ids[depth] = self._choose(rows, ids[:depth], laws, sampler)
-            if depth + 1 == count or self._doubts(rows, int(ids[depth])):
+        drafted = 0
+        while (token := self._choose(rows, ids[:drafted], laws, sampler)) is not None:
+            ids[drafted] = token
+            drafted += 1
+            if drafted == count or self._doubts(rows, token) or sampler.ended(ids[:drafted].tolist()):
                 break
-            rows = self._feeder.feed(ids[depth : depth + 1], len(tokens) + depth)
-        return Proposal(ids[: depth + 1], None if laws is None else laws[: depth + 1])
+            rows = self._feeder.feed(ids[drafted - 1 : drafted], len(tokens) + drafted - 1)
+        return Proposal(ids[:drafted], None if laws is None else laws[:drafted])
 
     def _doubts(self, rows: Rows, token: int) -> bool:
         """Whether the model's own probability of the token, before temperature and truncation, is below the bound."""
@@ -110,7 +114,7 @@ class ModelProposer(SpeculatingDraft[Feeder]):
 
     def _choose(
         self, rows: Rows, drafted: NDArray[np.int64], laws: NDArray[np.float32] | None, sampler: Sampler
-    ) -> int:
+    ) -> int | None:
         if sampler.greedy_ids_suffice:
             return int(self._feeder.top_ids(rows)[0])
         return next_draft(self._feeder.logits(rows)[0], drafted.tolist(), laws, sampler)
@@ -118,6 +122,8 @@ class ModelProposer(SpeculatingDraft[Feeder]):
 
 class FusedProposer(SpeculatingDraft["FusedFeeder"]):
     """Proposes the draft model's greedy continuation, whatever the sampling of the answer."""
+
+    drafts_behind = True
 
     def __init__(self, context: Context, *, k: int) -> None:
         super().__init__(FusedFeeder(context, k), k=k)

@@ -4,18 +4,22 @@ Owns node numbers: node i sits in window row i + 1, row 0 is the last committed 
 children, so the rows of an accepted path ascend. Knows nothing of engines, sampling or token ids.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.accept import Draws, Law
+from specruntime.errors import DeadEnd
 from specruntime.manifest.draft import depths_of
 from specruntime.sampling.noise import gumbel
 from specruntime.sampling.sampler import Sampler
 
 Rows = NDArray[np.int64]
+
+_BANNED = -1e30  # the log-belief in a token that cannot follow; sums of it stay finite
+_RULED_OUT = _BANNED / 2  # below it are only sums of that
 
 # A candidate of rank r is taken to be right with probability 1 / (2 + 3r). That is roughly what trained drafts reach;
 # it only decides which nodes of a static tree stay when a window has no room for all of them.
@@ -46,6 +50,12 @@ class StaticTree:
     ranks: Rows  # [n]
     depths: Rows  # [n] 1 for the children of row 0
     levels: tuple[Level, ...]  # level d - 1 makes the nodes of depth d
+
+
+def tree_paths(tree: StaticTree, level: Level, ids: Rows) -> list[list[int]]:
+    """Return the tokens that lead to each row asked at a level; `ids` [n] are those of the levels before it."""
+    rows = (level.asked + 1).tolist() if level.start else [0]
+    return [path_to(row, tree.parents, ids) for row in rows]
 
 
 def static_tree(parents: Sequence[int] | Rows, ranks: Sequence[int] | Rows) -> StaticTree:
@@ -128,6 +138,10 @@ class GrowingTree:
         self._asked = np.sort(best[best >= first][: self._branch])
         return self._asked
 
+    def paths_to(self, candidates: Rows) -> list[list[int]]:
+        """Return the tokens that lead to each candidate, its own last; none to -1, which is row 0."""
+        return [path_to(candidate + 1, self._parents + 1, self._ids) for candidate in candidates.tolist()]
+
     def ids(self, candidates: Rows) -> Rows:
         return self._ids[candidates]
 
@@ -141,8 +155,21 @@ class GrowingTree:
         return self._ids[kept], _renumbered(self._parents + 1, kept), self._ranks[kept]
 
     def _best(self, count: int) -> Rows:
-        """Return the best candidates, best first; of equals the one that came first, so a parent before its child."""
-        return np.argsort(-self._worth, stable=True)[:count]
+        """Return the best candidates that can follow, best first; of equals the one that came first, so a parent before
+        its child.
+        """
+        best = np.argsort(-self._worth, stable=True)[:count]
+        ruled_out = np.isfinite(self._worth[best]) & (self._worth[best] < _RULED_OUT)
+        return best[~ruled_out]
+
+
+def path_to(row: int, parents: Rows, ids: Rows) -> list[int]:
+    """Return the tokens that lead to a window row, its own last; `parents` and `ids` are those of rows 1, 2, ..."""
+    path: list[int] = []
+    while row > 0:
+        path.append(int(ids[row - 1]))
+        row = int(parents[row - 1])
+    return path[::-1]
 
 
 def _planned(parents: Rows, ranks: Rows, depths: Rows) -> StaticTree:
@@ -180,8 +207,13 @@ Ids = NDArray[np.int64]
 Logprobs = NDArray[np.floating]
 
 
-def best_first(ids: Ids, logprobs: Logprobs, sampler: Sampler, ahead: int) -> tuple[Ids, Logprobs]:
+def best_first(
+    ids: Ids, logprobs: Logprobs, sampler: Sampler, ahead: int, paths: Iterable[Sequence[int]] = ()
+) -> tuple[Ids, Logprobs]:
     """Candidates [..., K] for the output position `ahead` of the next one: (ids, log-beliefs), the most likely first.
+
+    `paths`: what each row of candidates [m, K] follows; in a constrained answer the tokens that may follow it come
+    first, and the others with next to no belief.
 
     A belief is the chance that the target takes the token. At temperature 0 it is the draft's probability. Above, the
     target takes the token whose scaled logit plus noise is highest, and the noise of the position is known: a draft
@@ -189,15 +221,32 @@ def best_first(ids: Ids, logprobs: Logprobs, sampler: Sampler, ahead: int) -> tu
     depend on it.
     """
     temperature = sampler.params.temperature
-    if temperature == 0:
+    if sampler.constraint is not None:
+        logprobs = _permitted(ids, logprobs, sampler, paths)
+    elif temperature == 0:
         return ids, logprobs
+    if temperature == 0:
+        order = np.argsort(-logprobs, axis=-1, stable=True)
+        return np.take_along_axis(ids, order, -1), np.take_along_axis(logprobs, order, -1)
     noisy = logprobs / temperature + gumbel(sampler.seed, sampler.position + ahead, ids)
     order = np.argsort(-noisy, axis=-1, stable=True)
     order += np.arange(0, ids.size, ids.shape[-1]).reshape(*ids.shape[:-1], 1)
     noisy = noisy.ravel()[order]
     noisy -= noisy[..., :1]
     noisy -= np.log(np.exp(noisy).sum(axis=-1, keepdims=True))
+    if sampler.constraint is not None:
+        noisy[logprobs.ravel()[order] < _RULED_OUT] = _BANNED
     return ids.ravel()[order], noisy
+
+
+def _permitted(ids: Ids, logprobs: Logprobs, sampler: Sampler, paths: Iterable[Sequence[int]]) -> Logprobs:
+    """Return the log-beliefs [m, K] without those in tokens that cannot follow; rows without a path stay."""
+    permitted = np.array(logprobs)
+    for row, path in enumerate(paths):
+        allowed = sampler.allows(ids[row], path)
+        if allowed is not None:
+            permitted[row][~allowed] = _BANNED
+    return permitted
 
 
 def probability_of(token: int, ids: Ids, logprobs: Logprobs) -> float:
@@ -215,16 +264,21 @@ def room_for_laws(count: int, vocab_size: int, sampler: Sampler) -> NDArray[np.f
 
 def next_draft(
     logits: NDArray[np.floating], drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler
-) -> int:
+) -> int | None:
     """Return the token after `drafted` of a chain, from the draft's logits [vocab]; drawn where `laws` is given, which
     gets the distribution.
 
-    Otherwise it comes from the target's own noise, so the two agree as often as their logits do. Raises as
-    `Sampler.sample`.
+    Otherwise it comes from the target's own noise, so the two agree as often as their logits do. None where nothing
+    can follow what was drafted. Raises as `Sampler.sample` where nothing was.
     """
-    if laws is None:
-        return sampler.sample(logits, drafted)
-    laws[len(drafted)] = sampler.distribution(logits, drafted)
+    try:
+        if laws is None:
+            return sampler.sample(logits, drafted)
+        laws[len(drafted)] = sampler.distribution(logits, drafted)
+    except DeadEnd:
+        if not drafted:
+            raise
+        return None
     return sampler.stream(sampler.position + len(drafted), "draft").categorical(laws[len(drafted)])
 
 

@@ -24,6 +24,10 @@ class ForwardingDraft(Draft):
     def tally(self, tally: EngineTally) -> None:
         self._draft.tally = tally
 
+    @property
+    def drafts_behind(self) -> bool:  # type: ignore[override]  # of the draft at hand
+        return self._draft.drafts_behind
+
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         return self._draft.propose(tokens, room, sampler)
 

@@ -139,15 +139,25 @@ class Feeder:
                 return rows
             ids, start = ids[width:], start + width
 
-    def judge(self, ids: NDArray[np.int64], start: int, parents: NDArray[np.int64] | None = None) -> Rows:
+    def judge(
+        self,
+        ids: NDArray[np.int64],
+        start: int,
+        parents: NDArray[np.int64] | None = None,
+        *,
+        behind: int = 0,
+    ) -> Rows:
         """Feed ids [n] at cache offset `start` in one window and judges each; n <= `judged_limit(start)`.
 
-        `parents` [n - 1]: the window row under which each id after the first hangs, an earlier one; None: a chain.
+        The first `behind` are a chain that is not judged. `parents` [n - behind - 1]: the row under which each id after
+        the next hangs, an earlier one, rows counted from that next one; None: a chain.
         Raises `InvalidArgument` for a tree where the graph judges chains only.
         """
         assert len(ids) <= self.judged_limit(start), "drafts keep to the room they are given"
         window = next(w for w in self._judging if w.profile.width >= len(ids))
-        return self._run(window, ids, start, judged=len(ids), parents=parents)
+        if parents is not None and behind:
+            parents = np.concatenate([np.arange(behind), parents + behind])
+        return self._run(window, ids, start, judged=len(ids) - behind, parents=parents)
 
     def _chunk_window(self, start: int, count: int) -> Window:
         """Return the next window to feed `count` ids with: of the widths that fit, the one estimated to finish

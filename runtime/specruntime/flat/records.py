@@ -15,8 +15,9 @@ from specruntime.errors import InvalidArgument, InvalidHandle, SessionBusy, Sess
 from specruntime.generation import Answer, Delta
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import TokenLogprobs
-from specruntime.session import Round, Session
+from specruntime.session import Session
 from specruntime.text.codec import TextCodec
+from specruntime.verify import Round
 
 
 class OpenEngine:

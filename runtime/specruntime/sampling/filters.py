@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.errors import EngineFailed, InvalidArgument
+from specruntime.errors import DeadEnd, EngineFailed
 from specruntime.sampling.params import SamplingParams
 
 _SLICES_PER_NAT = 16
@@ -48,7 +48,7 @@ class Warper:
     def candidates(self, row: NDArray[np.float32]) -> Candidates:
         """Return the candidates of a processed row [vocab] at temperature > 0.
 
-        Raises `EngineFailed` for a row with NaN or +inf and `InvalidArgument` when every token is banned.
+        Raises `EngineFailed` for a row with NaN or +inf and `DeadEnd` when every token is banned.
         """
         peak = np.max(row)
         _check_peak(peak)
@@ -131,7 +131,10 @@ def _first(logits: NDArray[np.float32], lowest: np.float32, count: int) -> NDArr
 
 def _check_peak(peak: np.float32) -> None:
     if np.isneginf(peak):
-        raise InvalidArgument("every token is banned by logit_bias or min_tokens, expected at least one left")
+        raise DeadEnd(
+            "every token is banned by logit_bias, min_tokens, logits_processors or the constraint of the answer, "
+            "expected at least one left"
+        )
     if not np.isfinite(peak):
         raise EngineFailed(
             f"the logits hold {peak}, expected finite numbers; the engine's output is not usable"

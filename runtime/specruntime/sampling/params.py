@@ -1,16 +1,18 @@
 """The options of one answer and their ranges. Knows nothing of how they are applied."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 from numbers import Real
-from typing import Literal, Self, TypeGuard
+from typing import Literal, Self, TypeAlias, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specruntime.errors import InvalidArgument
 from specruntime.manifest.messages import one_of
+from specruntime.sampling.structured import StructuredOutputsParams
 
 _HIGHEST = float(np.finfo(np.float32).max)
 _INTEGERS = ("top_k", "seed", "max_tokens", "min_tokens", "logprobs", "n")
@@ -21,18 +23,22 @@ _SHOWN = 200  # characters
 # Options of vLLM's SamplingParams that are not supported here.
 _OF_VLLM = frozenset((
     "allowed_token_ids", "bad_words", "best_of", "detokenize", "early_stopping", "extra_args", "flat_logprobs",
-    "guided_decoding", "include_stop_str_in_output", "length_penalty", "logits_processors", "output_kind",
-    "prompt_logprobs", "skip_special_tokens", "spaces_between_special_tokens", "structured_outputs",
-    "truncate_prompt_tokens", "use_beam_search",
+    "guided_decoding", "include_stop_str_in_output", "length_penalty", "output_kind", "prompt_logprobs",
+    "skip_special_tokens", "spaces_between_special_tokens", "truncate_prompt_tokens", "use_beam_search",
 ))  # fmt: skip
+
+LogitsProcessor: TypeAlias = Callable[[list[int], NDArray[np.float32]], NDArray[np.float32]]
+"""(tokens of the answer so far, logits [vocab] of the next one, its own to change) -> logits [vocab]. Equal arguments
+must give equal logits: it is asked about drafted tokens as well, in any order."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """How the next token is chosen and when the answer ends. The defaults are greedy decoding.
 
-    Order of application: logit_bias, min_tokens, repetition, presence and frequency penalty, temperature, top_k,
-    top_p, min_p. The repetition penalty counts prompt and output, presence and frequency the output only.
+    Order of application: logits_processors, logit_bias, min_tokens, repetition, presence and frequency penalty,
+    structured_outputs, temperature, top_k, top_p, min_p. The repetition penalty counts prompt and output, presence and
+    frequency the output only.
     Raises `InvalidArgument` naming the field, the value and the allowed range, and for an option that is not listed.
     """
 
@@ -55,6 +61,10 @@ class SamplingParams:
     ignore_eos: bool = False
     accept: Literal["match", "rejection"] = "match"
     n: int = 1  # answers to a prompt
+    structured_outputs: StructuredOutputsParams | None = None  # the form of the answer; None: free
+    logits_processors: tuple[
+        LogitsProcessor, ...
+    ] = ()  # change the raw logits, one after the other; or a list
 
     def __new__(cls, *_: object, **options: object) -> Self:
         """Refuse unknown options by name; the fields are set by `__init__`."""
@@ -89,8 +99,8 @@ class SamplingParams:
         return self if self.seed is not None or self.temperature == 0 else replace(self, seed=draw_seed())
 
     def _take_lists(self) -> None:
-        """One stop string, and lists of strings or ids, are what other libraries take."""
-        for name in ("stop", "stop_token_ids"):
+        """One stop string, and lists, are what other libraries take."""
+        for name in ("stop", "stop_token_ids", "logits_processors"):
             given: object = getattr(self, name)
             if isinstance(given, str) and name == "stop":
                 object.__setattr__(self, name, (given,))
@@ -130,6 +140,11 @@ class SamplingParams:
         self._require(
             "logit_bias", biases, "a mapping of token ids to numbers that fp32 holds, or -inf (a ban)"
         )
+
+        processors = isinstance(self.logits_processors, tuple) and all(map(callable, self.logits_processors))
+        self._require("logits_processors", processors, "a list of callables of token ids and a row of logits")
+        form = self.structured_outputs is None or isinstance(self.structured_outputs, StructuredOutputsParams)
+        self._require("structured_outputs", form, "StructuredOutputsParams or None")
 
     def _check_ends(self) -> None:
         stops = isinstance(self.stop, tuple) and all(isinstance(stop, str) and stop for stop in self.stop)

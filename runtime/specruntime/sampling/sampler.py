@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.errors import InvalidArgument
+from specruntime.errors import DeadEnd, InvalidArgument
+from specruntime.sampling.constraint import Constraint, Mask
 from specruntime.sampling.filters import Warper, best, probabilities, top_places
 from specruntime.sampling.noise import NoiseStream, gumbel_argmax
-from specruntime.sampling.params import SamplingParams, shown
+from specruntime.sampling.params import LogitsProcessor, SamplingParams, shown
 
 _FP32 = np.finfo(np.float32)
 
@@ -26,10 +27,12 @@ class Processors:
     ) -> None:
         """Raise `InvalidArgument` when a token id of the options or of the prompt is outside the vocabulary."""
         self._params = params
+        self._vocab = vocab
         self._bias_ids = _ids("logit_bias", list(params.logit_bias), vocab)
         self._bias = np.array(list(params.logit_bias.values()), np.float32)
         ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
         self._ends = _ids("stop_token_ids and eos_token_ids", ends, vocab)
+        self._output: list[int] = []  # of the answer so far, where somebody is shown it
         self._penalises_output = params.presence_penalty != 0 or params.frequency_penalty != 0
         self._penalises = self._penalises_output or params.repetition_penalty != 1
         self._output_counts = np.zeros(vocab if self._penalises else 0, np.int32)
@@ -41,10 +44,18 @@ class Processors:
     @property
     def idle(self) -> bool:
         """True when no row of this answer is changed."""
-        return not (self._bias_ids.size or self._penalises or (self._params.min_tokens and self._ends.size))
+        bans_ends = self._params.min_tokens and self._ends.size
+        return not (self._bias_ids.size or self._penalises or bans_ends or self._params.logits_processors)
+
+    def bans(self, token: int, position: int) -> bool:
+        """Whether a bias or `min_tokens` rules the token out at an output position."""
+        ended_early = position < self._params.min_tokens and token in self._ends
+        return ended_early or self._params.logit_bias.get(token) == -np.inf
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Make the tokens part of the output."""
+        if self._params.logits_processors:
+            self._output += tokens
         if self._penalises:
             _count(self._output_counts, self._seen, tokens)
 
@@ -56,12 +67,29 @@ class Processors:
         if self.idle:
             return row
         row = row.copy()
+        for process in self._params.logits_processors:
+            row = self._processed(process, [*self._output, *pending], row)
         row[self._bias_ids] += self._bias
         if position < self._params.min_tokens:
             row[self._ends] = -np.inf
         if self._penalises:
             self._penalise(row, pending)
         return row
+
+    def _processed(
+        self, process: LogitsProcessor, ids: list[int], row: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return what a custom processor makes of the row; whatever it raises ends this answer alone."""
+        try:
+            found: object = process(ids, row)
+        except Exception as error:
+            raise InvalidArgument(f"a logits processor failed: {type(error).__name__}: {error}") from error
+        row = np.asarray(found)
+        if row.shape != (self._vocab,) or row.dtype.kind != "f":
+            raise InvalidArgument(
+                f"a logits processor returned {shown(found)}, expected the logits of {self._vocab} tokens"
+            )
+        return row.astype(np.float32) if row.dtype != np.float32 or not row.flags.writeable else row
 
     def _penalise(self, row: NDArray[np.float32], pending: Sequence[int]) -> None:
         counts, seen = self._output_counts, self._seen
@@ -111,14 +139,22 @@ class Sampler:
     """
 
     def __init__(
-        self, params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int], prompt: Sequence[int]
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        prompt: Sequence[int],
+        constraint: Constraint | None = None,
     ) -> None:
-        """Raise `InvalidArgument` when a token id or `logprobs` does not fit the vocabulary."""
+        """Take over `constraint`, that of the params. Raises `InvalidArgument` when a token id or `logprobs` does not
+        fit the vocabulary.
+        """
         if params.logprobs is not None and params.logprobs > vocab_size:
             raise InvalidArgument(
                 f"logprobs is {shown(params.logprobs)}, expected at most the vocabulary, {vocab_size}"
             )
         self.params = params
+        self.constraint = constraint
         self.seed = params.seeded().seed or 0
         self._vocab = vocab_size
         self._processors = Processors(params, vocab_size, eos_token_ids, prompt)
@@ -133,7 +169,41 @@ class Sampler:
     @property
     def greedy_ids_suffice(self) -> bool:
         """True when the argmax of the raw logits is the answer and nothing else of them is asked for."""
-        return self.params.temperature == 0 and self._processors.idle and self.params.logprobs is None
+        return self._takes_best and self.constraint is None and self.params.logprobs is None
+
+    @property
+    def _takes_best(self) -> bool:
+        """Whether the token is the best of those allowed, by the raw logits."""
+        return self.params.temperature == 0 and self._processors.idle
+
+    def settles(self, best_id: int, pending: Sequence[int] = ()) -> bool:
+        """Whether a constrained answer takes the argmax of the raw logits, which is known without them. Raises as
+        `sample`.
+        """
+        return self._takes_best and (mask := self._mask(pending)) is not None and best_id in mask
+
+    def certain(self, pending: Sequence[int], limit: int) -> list[int]:
+        """At most `limit` tokens that must follow `pending`, whatever the logits: each is the only one allowed.
+
+        Empty where logits processors or log-probabilities need the logits all the same.
+        """
+        found: list[int] = []
+        if self.constraint is None or self.params.logits_processors or self.params.logprobs is not None:
+            return found
+        while len(found) < limit and not self.constraint.ended(path := [*pending, *found]):
+            only = self.constraint.peek(path).only
+            if only is None or self._processors.bans(only, self._position + len(path)):
+                break
+            found.append(only)
+        return found
+
+    def ended(self, pending: Sequence[int]) -> bool:
+        """Whether a constrained answer ends with `pending`, so that nothing needs to be drafted after it."""
+        return self.constraint is not None and self.constraint.ended(pending)
+
+    def allows(self, ids: NDArray[np.int64], pending: Sequence[int]) -> NDArray[np.bool_] | None:
+        """[...] which of some ids [...] the constraint lets follow `pending`; None without one: all."""
+        return None if self.constraint is None else self.constraint.peek(pending).of(ids)
 
     def sample(self, logits_row: NDArray[np.float32], pending: Sequence[int] = ()) -> int:
         """Return the token after prompt + committed + pending, under the match rule.
@@ -143,7 +213,7 @@ class Sampler:
         does.
         """
         position = self._position + len(pending)
-        row = self._processors.apply(self._real(logits_row), position, pending)
+        row = self._row(logits_row, pending)
         if self.params.temperature == 0:
             return best(row)
         kept = self._warper.candidates(row)
@@ -154,10 +224,10 @@ class Sampler:
     ) -> NDArray[np.float32]:
         """[vocab_size] the distribution of the token after prompt + committed + pending; one-hot at temperature 0.
 
-        Raises `EngineFailed` for a row with NaN or +inf, `InvalidArgument` for a short row or when every token is
-        banned.
+        Raises `EngineFailed` for a row with NaN or +inf, `InvalidArgument` for a short row, `DeadEnd` when every
+        token is banned.
         """
-        row = self._processors.apply(self._real(logits_row), self._position + len(pending), pending)
+        row = self._row(logits_row, pending)
         if self.params.temperature > 0:
             return probabilities(self._warper.candidates(row), self._vocab)
         law = np.zeros(self._vocab, np.float32)
@@ -173,7 +243,26 @@ class Sampler:
     def commit(self, tokens: Sequence[int]) -> None:
         """Make the tokens part of the answer."""
         self._processors.commit(tokens)
+        if self.constraint is not None:
+            self.constraint.commit(tokens)
         self._position += len(tokens)
+
+    def _row(self, logits_row: NDArray[np.float32], pending: Sequence[int]) -> NDArray[np.float32]:
+        """Return the row [vocab] as the options of the answer make it, its constraint last."""
+        mask = self._mask(pending)
+        row = self._processors.apply(self._real(logits_row), self._position + len(pending), pending)
+        return row if mask is None else mask.masked(row)
+
+    def _mask(self, pending: Sequence[int]) -> Mask | None:
+        """Return what may follow; None: everything. Raises `DeadEnd` where nothing may."""
+        if self.constraint is None:
+            return None
+        mask = self.constraint.mask(pending)
+        if not mask.count:
+            raise DeadEnd(
+                "nothing can follow in the form of the answer: it has ended, or it allows no further token"
+            )
+        return mask
 
     def _real(self, logits_row: NDArray[np.float32]) -> NDArray[np.float32]:
         if logits_row.ndim != 1 or logits_row.size < self._vocab:

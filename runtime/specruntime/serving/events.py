@@ -8,20 +8,22 @@ from typing import Literal
 
 from specruntime.errors import SpecError
 from specruntime.generation import Delta
-from specruntime.session import Round
+from specruntime.verify import Round
 
-Author = Literal["accepted", "correction", "bonus", "target"]
+Author = Literal["accepted", "correction", "bonus", "target", "forced"]
 
 
 def authors_of(round: Round, delivered: int) -> tuple[Author, ...]:
     """Who wrote each of the first `delivered` tokens of a round.
 
-    `accepted`: drafted and agreed with. The last token of a round is the target's own: a `correction` of refused
-    drafts, a `bonus` after a chain or a tree's path that was accepted to its end, `target` where nothing was drafted.
+    `accepted`: drafted and agreed with. The token after them is the target's own: a `correction` of refused drafts, a
+    `bonus` after a chain or a tree's path that was accepted to its end, `target` where nothing was drafted. In a
+    constrained answer `forced` ones may follow, which were not computed because nothing else could follow.
     """
     own: Author = "target" if not round.proposed else "correction" if round.corrected else "bonus"
     written: list[Author] = ["accepted"] * round.accepted
-    return (*written, own)[:delivered]
+    forced: list[Author] = ["forced"] * round.forced
+    return (*written, own, *forced)[:delivered]
 
 
 @dataclass(slots=True)

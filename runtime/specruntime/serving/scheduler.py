@@ -24,7 +24,7 @@ from specruntime.serving.events import (
     authors_of,
 )
 from specruntime.serving.stepper import Seconds, Stepper, Turn, Work
-from specruntime.session import Round
+from specruntime.verify import Round
 
 
 @dataclass(frozen=True, slots=True)

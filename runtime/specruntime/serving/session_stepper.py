@@ -75,7 +75,8 @@ class SessionStepper:
             raise InvalidArgument(
                 "`stop` strings need text and this bundle has no tokenizer: use `stop_token_ids`"
             )
-        Sampler(work.params, vocabulary, manifest.eos_token_ids, ())
+        constraint = self._bundle.constraints.constrain(work.params)
+        Sampler(work.params, vocabulary, manifest.eos_token_ids, (), constraint)
         return Work(prompt, work.params, work.speculate)
 
     def choose(self, free: Sequence[int], work: Work) -> int:

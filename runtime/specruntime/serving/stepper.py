@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specruntime.generation import Delta
 from specruntime.sampling.params import SamplingParams
-from specruntime.session import Round
+from specruntime.verify import Round
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,24 @@ class TextCodec:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
+    @property
+    def size(self) -> int:
+        """How many tokens the tokenizer has, added ones included: one more than the highest id."""
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @property
+    def writes_bytes(self) -> bool:
+        """Whether every byte has a token: the tokenizer is byte-level, or falls back to bytes."""
+        return not self._decoders.isdisjoint(("ByteLevel", "ByteFallback"))
+
+    def to_json(self) -> str:
+        """Return the tokenizer as the text of its file."""
+        return str(self._tokenizer.to_str())
+
+    def encode_plain(self, text: str) -> list[int]:
+        """`encode` without the special tokens that the post-processor adds."""
+        return list(self._tokenizer.encode(_checked_text(text), add_special_tokens=False).ids)
+
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text. Special tokens are added only where the tokenizer file's own post-processor does.
 
@@ -88,7 +106,7 @@ class TextCodec:
         """
         text = self.render_chat(messages, add_generation_prompt)
         # The template writes the special tokens itself.
-        return list(self._tokenizer.encode(_checked_text(text), add_special_tokens=False).ids)
+        return self.encode_plain(text)
 
     def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """Return the text that `chat` encodes; same errors."""

@@ -13,6 +13,7 @@ from specruntime.drafts.layer_skip import LayerSkipProposer
 from specruntime.drafts.medusa import MedusaProposer
 from specruntime.errors import CapacityExceeded
 from specruntime.manifest.schema import TreeSpec
+from specruntime.sampling.constraint import Constrain, unconstrained
 from specruntime.sampling.params import SamplingParams
 from specruntime.session import Session
 from tests.runtime.scripted_draft import (
@@ -50,7 +51,15 @@ PARAMS = {
 class Trial:
     """A session that drafts in one of the ways. `drift` is how far the draft's language is from the target's."""
 
-    def __init__(self, kind: str, *, drift: float = 0.0, forget: int = 0, capacity: int = 512) -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        drift: float = 0.0,
+        forget: int = 0,
+        capacity: int = 512,
+        constrain: Constrain = unconstrained,
+    ) -> None:
         self.language = Language()
         self.pairs: PairContext | None = None
         shallow = Language(drift=drift)
@@ -65,6 +74,7 @@ class Trial:
             self.target,
             self._draft(kind, shallow, forget, capacity),
             manifest=scripted_manifest(self.target.spec, NoneDraft()),
+            constrain=constrain,
         )
 
     def _draft(self, kind: str, shallow: Language, forget: int, capacity: int) -> Draft:

@@ -12,6 +12,7 @@ import pytest
 
 from specruntime.errors import InvalidArgument
 from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.structured import StructuredOutputsParams
 
 NAN, INF = float("nan"), float("inf")
 REFUSED: dict[str, list[object]] = {
@@ -45,6 +46,8 @@ REFUSED: dict[str, list[object]] = {
     "ignore_eos": [0, None, "yes"],
     "accept": ["typical", None, ""],
     "n": [0, 2, None, True, "1"],
+    "structured_outputs": [{"regex": "a"}, "json", True],
+    "logits_processors": [None, (3,), print, "abc"],
 }
 ALLOWED: dict[str, list[object]] = {
     "temperature": [0, 0.0, 1e-6, 1, 1.5, np.float32(0.7)],
@@ -64,6 +67,8 @@ ALLOWED: dict[str, list[object]] = {
     "ignore_eos": [True, False],
     "accept": ["match", "rejection"],
     "n": [1, np.int64(1)],
+    "structured_outputs": [None, StructuredOutputsParams(regex="a+")],
+    "logits_processors": [(), (max,)],
 }
 
 

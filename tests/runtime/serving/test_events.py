@@ -8,8 +8,7 @@ import pytest
 from specruntime.drafts import NOTHING, Proposal
 from specruntime.sampling.params import SamplingParams
 from specruntime.serving.events import authors_of
-from specruntime.session import Round
-from specruntime.verify import corrects
+from specruntime.verify import Round, corrects
 from tests.runtime.drafts.tree_drafts import BUSHY, STAR, Tree, TreeTableDraft
 from tests.runtime.scripted_engine import Bench, Language, reference_decode, target_spec
 

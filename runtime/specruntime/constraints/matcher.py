@@ -1,0 +1,57 @@
+"""Where one answer is in a grammar of llguidance, as the loop asks it."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specruntime.errors import DeadEnd
+
+
+class OutOfLimits(DeadEnd):
+    """Finding out what may follow takes more than the limits of a step allow."""
+
+
+class LibraryMatcher:
+    """A `Matcher`. Owns the library's matcher; never shows it an end token."""
+
+    def __init__(self, start: Any, vocab: int, ends: NDArray[np.int32]) -> None:
+        """`start`: the library's matcher where the answer begins; copied. `ends` [words]: its own end tokens."""
+        self._start = start
+        self._matcher = start.deep_copy()
+        self._words = (vocab + 31) // 32
+        self._texts = ~ends
+        self._tokens: list[int] = []
+
+    def words(self) -> NDArray[np.int32]:
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.int32)[: self._words]
+        self._require_sound()
+        return bits & self._texts
+
+    def complete(self) -> bool:
+        return bool(self._matcher.is_accepting())
+
+    def advance(self, token: int) -> bool:
+        moved = bool(self._matcher.try_consume_tokens([token]) == 1)
+        self._require_sound()
+        if moved:
+            self._tokens.append(token)
+        return moved
+
+    def back(self, count: int) -> None:
+        if not count:
+            return
+        del self._tokens[len(self._tokens) - count :]
+        if not self._matcher.rollback(count) or self._matcher.is_error():
+            self._replay()
+
+    def _require_sound(self) -> None:
+        """The library never leaves a failure: another copy goes on from where the answer was."""
+        if self._matcher.is_error():
+            problem = " ".join(str(self._matcher.get_error()).split())[:200]
+            self._replay()
+            raise OutOfLimits(f"the form of the answer is too complex to go on: {problem}")
+
+    def _replay(self) -> None:
+        self._matcher = self._start.deep_copy()
+        self._matcher.consume_tokens(self._tokens)
