@@ -14,6 +14,7 @@ APPLICATION = "specruntime_app"
 _README = """# {name} on Ray Serve
 
     pip install 'CLONE/runtime[ort,server]'    # specruntime, from a clone of its repository
+    pip install CLONE/runtime/kernels          # optional: its operators for CPUs; needs a C++ compiler
     pip install -r requirements.txt
     serve run serve.yaml                       # here, with this directory as the working directory
     curl localhost:8000/v1/models

@@ -29,6 +29,7 @@ OUTPUTS = (
 _README = """# {name} for Triton
 
     pip install 'CLONE/runtime[ort,text]'    # specruntime, from a clone, into the Python that Triton's backend runs
+    pip install CLONE/runtime/kernels        # optional: its operators for CPUs; needs a C++ compiler
     tritonserver --model-repository=.
 
 `{name}/config.pbtxt` names the inputs (a `prompt` or `prompt_ids`, and sampling options) and the outputs (`text`,

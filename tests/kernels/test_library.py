@@ -3,6 +3,7 @@
 import ctypes
 import ctypes.util
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -67,6 +68,16 @@ UNLOADABLE = {
 def test_a_library_that_does_not_load_raises_os_error(kernels: ModuleType, case: str, tmp_path: Path) -> None:
     package = copied(kernels, tmp_path)
     Path(package.__file__ or "").with_name(kernels.library_path().name).write_bytes(UNLOADABLE[case])
+    with pytest.raises(OSError):
+        package.version()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read every file")
+def test_a_library_without_permission_raises_os_error(kernels: ModuleType, tmp_path: Path) -> None:
+    package = copied(kernels, tmp_path)
+    library = Path(package.__file__ or "").with_name(kernels.library_path().name)
+    shutil.copy(kernels.library_path(), library)
+    library.chmod(0)
     with pytest.raises(OSError):
         package.version()
 

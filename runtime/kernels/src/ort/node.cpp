@@ -1,5 +1,6 @@
 #include "ort/node.h"
 
+#include <atomic>
 #include <initializer_list>
 #include <utility>
 
@@ -236,15 +237,40 @@ Tensor Run::output(size_t index, const Sizes& sizes) const {
 
 Pool Run::pool() { return Pool{&Run::spread, this}; }
 
+namespace {
+
+// A job whose parts may run out of memory: no exception may leave a function that ONNX Runtime's threads call.
+struct GuardedJob {
+    void (*part)(void* job, size_t index);
+    void* job;
+    std::atomic<bool> short_of_memory;
+
+    static void run(void* self, size_t index) noexcept {
+        GuardedJob& guarded = *static_cast<GuardedJob*>(self);
+        try {
+            guarded.part(guarded.job, index);
+        } catch (const std::bad_alloc&) {
+            guarded.short_of_memory.store(true, std::memory_order_relaxed);
+        }
+    }
+};
+
+}  // namespace
+
 void Run::spread(void* self, size_t parts, void (*part)(void* job, size_t index), void* job) {
     Run& run = *static_cast<Run*>(self);
-    OrtStatus* status = run.api_.parallel_for(run.context_, part, parts, 0, job);
+    GuardedJob guarded{part, job, {false}};
+    OrtStatus* status = run.api_.parallel_for(run.context_, &GuardedJob::run, parts, 0, &guarded);
+    if (guarded.short_of_memory.load()) run.short_of_memory_ = true;
     if (status == nullptr) return;
     if (run.failed_ != nullptr) run.api_.release_status(run.failed_);
     run.failed_ = status;
 }
 
-void Run::finish() { require(std::exchange(failed_, nullptr)); }
+void Run::finish() {
+    require(std::exchange(failed_, nullptr));
+    if (short_of_memory_) throw std::bad_alloc();
+}
 
 void Run::refuse(const std::string& words) const { throw Refusal(label_ + ": " + words); }
 

@@ -119,7 +119,7 @@ public:
     Tensor required(size_t index, const char* name, ElementType type) const;
     Tensor optional(size_t index, const char* name, ElementType type) const;
     Tensor output(size_t index, const Sizes& sizes) const;
-    // The session's own threads. A failure of the pool is kept and thrown by `finish`.
+    // The session's own threads. A failure of the pool or of a part is kept and thrown by `finish`.
     Pool pool();
     void finish();
 
@@ -134,6 +134,7 @@ private:
     OrtKernelContext* context_;
     const std::string& label_;
     OrtStatus* failed_ = nullptr;
+    bool short_of_memory_ = false;
 };
 
 }  // namespace specruntime::ort
