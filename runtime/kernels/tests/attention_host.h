@@ -208,7 +208,14 @@ public:
 };
 
 // One head of a row's output in double precision, over the cache as it is: the row at position `place` of a chain.
-inline std::vector<double> reference(const Node& node, const Host& host, const Row& row, std::int64_t place, int head) {
+// `tolerance`: how far off the kernels may be. Scores are sums in single precision, and queries are rounded to 16 bits
+// for an int8 cache; weights change as much as scores do.
+struct Reference {
+    std::vector<double> out;
+    double tolerance;
+};
+
+inline Reference reference(const Node& node, const Host& host, const Row& row, std::int64_t place, int head) {
     const AttentionShape& shape = node.shape;
     const int size = shape.head_size, half = shape.rotary_dims / 2, kv_head = head / (shape.heads / shape.kv_heads);
     std::vector<double> query(row.begin() + head * size, row.begin() + (head + 1) * size);
@@ -228,12 +235,22 @@ inline std::vector<double> reference(const Node& node, const Host& host, const R
         return static_cast<double>(x) * static_cast<std::int8_t>(bytes[d]);
     };
     const std::int64_t first = shape.local_window < 0 ? 0 : std::max<std::int64_t>(0, place - shape.local_window + 1);
+    const double scale = shape.scale != 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(size));
+    double largest_query = 0, largest_value = 0, score_error = 0;
+    for (double x : query) largest_query = std::max(largest_query, std::fabs(x));
     std::vector<double> scores;
     double highest = node.sinks.empty() ? -INFINITY : node.sinks[head];
     for (std::int64_t t = first; t <= place; ++t) {
-        double sum = 0;
-        for (int d = 0; d < size; ++d) sum += query[d] * number(host.key(0, kv_head, t), d);
-        sum *= shape.scale != 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(size));
+        double sum = 0, sizes = 0, keys = 0;
+        for (int d = 0; d < size; ++d) {
+            const double key = number(host.key(0, kv_head, t), d);
+            sum += query[d] * key;
+            sizes += std::fabs(query[d] * key);
+            keys += std::fabs(key);
+        }
+        sum *= scale;
+        const double rounded = shape.cache == CacheType::int8 ? largest_query / 65534 * keys : 0;
+        score_error = std::max(score_error, scale * (1e-6 * sizes + rounded));
         if (shape.softcap > 0) sum = shape.softcap * std::tanh(sum / shape.softcap);
         scores.push_back(sum);
         highest = std::max(highest, sum);
@@ -243,10 +260,14 @@ inline std::vector<double> reference(const Node& node, const Host& host, const R
     for (std::int64_t t = first; t <= place; ++t) {
         const double weight = std::exp(scores[t - first] - highest);
         total += weight;
-        for (int d = 0; d < size; ++d) out[d] += weight * number(host.value(0, kv_head, t), d);
+        for (int d = 0; d < size; ++d) {
+            const double value = number(host.value(0, kv_head, t), d);
+            out[d] += weight * value;
+            largest_value = std::max(largest_value, std::fabs(value));
+        }
     }
     for (double& x : out) x /= total;
-    return out;
+    return {out, largest_value * (2 * score_error + 1e-5)};
 }
 
 }  // namespace specruntime

@@ -183,14 +183,11 @@ void check_reference(const Case& c, const std::vector<Row>& out, const Host& hos
     const int size = c.node.shape.head_size;
     for (std::size_t t = 0; t < c.tokens.size(); t += 1 + c.tokens.size() / 7) {
         for (int head = 0; head < c.node.shape.heads; ++head) {
-            const std::vector<double> wanted = reference(c.node, host, c.tokens[t], static_cast<std::int64_t>(t), head);
-            double largest = 1e-3;
-            for (double x : wanted) largest = std::max(largest, std::fabs(x));
+            const Reference wanted = reference(c.node, host, c.tokens[t], static_cast<std::int64_t>(t), head);
             for (int d = 0; d < size; ++d) {
-                const double error = std::fabs(out[t][static_cast<std::size_t>(head * size + d)] - wanted[d]) / largest;
+                const double error = std::fabs(out[t][static_cast<std::size_t>(head * size + d)] - wanted.out[d]);
                 *worst = std::max(*worst, error);
-                // Scores of outstanding tokens reach some hundreds, and their rounding is that of the weights.
-                if (!(error < (c.node.shape.cache == CacheType::int8 ? 5e-3 : 2e-4))) {
+                if (!(error <= wanted.tolerance)) {
                     fail(c, "token " + std::to_string(t) + " is off by " + std::to_string(error));
                 }
             }

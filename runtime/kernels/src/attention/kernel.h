@@ -147,6 +147,7 @@ private:
         const int lined_end = static_cast<int>(larger_position(0, last - start));
         const int lined_begin = smaller_of(static_cast<int>(first - start), lined_end) / V::size * V::size;
         score_lined(start, lined_begin, lined_end);
+        if (tree_ && Cache::has_scales) scale_by_one(lined_end);
         Seen seen[attention_block_rows];
         for (int r = 0; r < rows_; ++r) {
             seen[r] = look(span(r), start, lined_end);
@@ -173,6 +174,11 @@ private:
         for (int k = begin; k < end; ++k) Cache::read_scale(values_.row(start + k), size_, value_scales_ + k);
     }
 
+    // Keys of a tree's window have scales of their own, which follow.
+    void scale_by_one(int begin) {
+        for (int k = begin; k < attention_chunk; ++k) value_scales_[k] = 1;
+    }
+
     // Scores of a row to weights, each with the scale of its value.
     void weigh_row(int r, const RowSpan& row, std::int64_t start, const Seen& seen) {
         float* scores = scores_ + r * attention_chunk;
@@ -187,18 +193,10 @@ private:
             chunk_.maximum[r] = nothing_seen, chunk_.sum[r] = 0;
             return;
         }
-        weigh_scores<V>(scores, seen.begin, seen.end, chunk_.maximum + r, chunk_.sum + r);
-        if (!Cache::has_scales) return;
-        const int lined = larger_of(seen.begin, seen.lined_end);
-        float tail[attention_chunk];
-        if (seen.end > seen.lined_end) {
-            std::memcpy(tail, scores + lined, static_cast<std::size_t>(seen.end - lined) * sizeof(float));
-        }
-        scale_weights<V>(scores, seen.begin, seen.lined_end, value_scales_);
-        if (seen.end > seen.lined_end) {
-            each_key(row, start,
-                     [&](int place, int node) { scores[place] = tail[place - lined] * window_value_scales_[node]; });
-        }
+        weigh_scores<V, Cache::has_scales>(scores, seen.begin, seen.end, value_scales_, chunk_.maximum + r,
+                                           chunk_.sum + r);
+        if (!Cache::has_scales || seen.end == seen.lined_end) return;
+        each_key(row, start, [&](int place, int node) { scores[place] *= window_value_scales_[node]; });
     }
 
     // use(place in the chunk, window row) for the keys of a tree's window in this chunk.

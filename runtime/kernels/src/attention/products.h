@@ -97,12 +97,15 @@ inline void score_keys(const Queries<Cache>& queries, const CacheRows& keys, con
                        float* scores, std::size_t stride) {
     constexpr int tile_keys = tile_vectors * V::size;
     const int count = static_cast<int>(last - first), units = Cache::units(queries.size);
+    for (std::size_t line = 0; line < keys_ahead * values.row_bytes; line += 64) {
+        prefetch_far(values.row(first) + line);
+    }
     for (int k = 0; k < count; k += tile_keys) {
         const int vectors = count - k > V::size ? 2 : 1;
         const std::size_t bytes = static_cast<std::size_t>(vectors * V::size) * keys.row_bytes;
         for (std::size_t line = 0; line < bytes; line += 64) {
             prefetch_near(keys.row(first + k + keys_ahead) + line);
-            prefetch_far(values.row(first + k) + line);
+            prefetch_far(values.row(first + k + keys_ahead) + line);
         }
         for (int eight = 0; eight < vectors * V::size; eight += 8) {
             const std::uint8_t* rows[8];

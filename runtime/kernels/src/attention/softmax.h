@@ -29,9 +29,10 @@ inline void cap_scores(float* scores, int begin, int end, float softcap) {
 }
 
 // Scores of begin..end to exp(score - maximum), masked ones (minus infinity) to 0. Key k adds to sum k % 8 of eight, so
-// that keys which are not seen change nothing.
-template <class V>
-inline void weigh_scores(float* scores, int begin, int end, float* maximum, float* sum) {
+// that keys which are not seen change nothing. What is stored has the scale of the key's value as a factor, where
+// values have scales (`scaled`); the sum has not.
+template <class V, bool scaled>
+inline void weigh_scores(float* scores, int begin, int end, const float* value_scales, float* maximum, float* sum) {
     const int from = begin / V::size * V::size, to = (end + V::size - 1) / V::size * V::size;
     for (int k = from; k < begin; ++k) scores[k] = nothing_seen;
     for (int k = end; k < to; ++k) scores[k] = nothing_seen;
@@ -45,17 +46,10 @@ inline void weigh_scores(float* scores, int begin, int end, float* maximum, floa
     for (int k = from; k < to; k += V::size) {
         const auto score = V::load(scores + k);
         const auto weight = V::zero_where_masked(score, exp_negative<V>(V::sub(score, above)));
-        V::store(scores + k, weight);
+        V::store(scores + k, scaled ? V::mul(weight, V::load(value_scales + k)) : weight);
         sums = V::accumulate(sums, weight);
     }
     *sum = Lanes8::sum(sums);
-}
-
-template <class V>
-inline void scale_weights(float* weights, int begin, int end, const float* scales) {
-    for (int k = begin / V::size * V::size; k < end; k += V::size) {
-        V::store(weights + k, V::mul(V::load(weights + k), V::load(scales + k)));
-    }
 }
 
 // Add the next chunk of a row to what the chunks before it gave.
