@@ -212,7 +212,8 @@ std::vector<const Path*> paths_here() {
     const char* const* names = path_names(&count);
     for (std::size_t k = 0; k < count; ++k) {
         std::string error;
-        if (path_available(names[k])) paths.push_back(select_path(names[k], &error));
+        const Path* path = select_path(names[k], &error);
+        if (path != nullptr && path->attention != nullptr) paths.push_back(path);
     }
     return paths;
 }
