@@ -258,7 +258,7 @@ class Session:
 
     @property
     def _behind(self) -> int:
-        """How many tokens besides the last are not in the cache."""
+        """How many tokens before the last one are not in the cache."""
         return self._length - self._cache_length - 1
 
     def _feeding_round(self, sampler: Sampler, *, prefill: bool) -> Round:

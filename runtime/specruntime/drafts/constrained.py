@@ -21,8 +21,8 @@ def propose(
 ) -> Proposal:
     """Return what the draft proposes, and in a constrained answer what of it can follow.
 
-    Where what must follow reaches further, that is proposed instead. `behind`: tokens that are not in the target's
-    cache besides the last one; a draft that cannot draft then is not asked. Raises as `Draft.propose`.
+    Where what must follow reaches further, that is proposed instead. `behind`: tokens before the last one that
+    are not in the target's cache; a draft that cannot draft then is not asked. Raises as `Draft.propose`.
     """
     asked = behind == 0 or draft.drafts_behind
     if sampler.constraint is None:

@@ -49,7 +49,8 @@ class Mask:
 
     def __init__(self, words: NDArray[np.int32], vocab: int) -> None:
         """`words` [ceil(vocab / 32)] as of `Matcher.words`; kept, not copied."""
-        self.count = int(np.bitwise_count(words).sum())
+        # Unsigned: of a negative number NumPy counts the bits of its magnitude.
+        self.count = int(np.bitwise_count(words.view(np.uint32)).sum())
         self._words = words
         self._vocab = vocab
         self._allowed: NDArray[np.bool_] | None = None
@@ -103,7 +104,7 @@ class Constraint:
         """Take over the matcher, at the start of the answer. Raises `InvalidArgument` without `ends`."""
         if not ends:
             raise InvalidArgument(
-                "a constrained answer ends with an end token, and there is none: leave `ignore_eos` out, or give "
+                "a constrained answer ends with an end token, found none: leave `ignore_eos` out, or give "
                 "`stop_token_ids`"
             )
         self._matcher = matcher

@@ -32,7 +32,7 @@ class Processors:
         self._bias = np.array(list(params.logit_bias.values()), np.float32)
         ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
         self._ends = _ids("stop_token_ids and eos_token_ids", ends, vocab)
-        self._output: list[int] = []  # of the answer so far, where somebody is shown it
+        self._output: list[int] = []  # of the answer so far, where processors are shown it
         self._penalises_output = params.presence_penalty != 0 or params.frequency_penalty != 0
         self._penalises = self._penalises_output or params.repetition_penalty != 1
         self._output_counts = np.zeros(vocab if self._penalises else 0, np.int32)

@@ -4,6 +4,7 @@ Owns paths and endpoints. Answers come from `specruntime.serving`, their shape f
 surrounds every endpoint.
 """
 
+import asyncio
 import time
 from html import escape
 from importlib.resources import files
@@ -186,6 +187,8 @@ async def _answer(request: BoundedRequest, asked: ChatRequest | CompletionReques
     _require_model(served, asked.model)
     asked = asked.model_copy(update={"model": served.settings.model_name})
     work = await work_of(asked, served.codec, served.max_prompt_tokens)
+    if work.params.structured_outputs is not None:  # compiling it may take a while; then it is kept
+        await asyncio.to_thread(served.scheduler.check, work)
     stream = AsyncStream(served.scheduler, work, seconds=max(0.0, request.deadline - clock.now()))
     shape = AnswerShape(asked, work.prompt.tolist(), served.codec)
 

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from specruntime.manifest.messages import UNSUPPORTED
+from specruntime.server.forms import Closed, Formed
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -72,21 +73,17 @@ class Neutral:
         return f"{' or '.join(json.dumps(value) for value in self.values)}; {self.why}"
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
-
-
-class StreamOptions(_Closed):
+class StreamOptions(Closed):
     include_usage: bool | None = None
     include_obfuscation: Annotated[Any, Neutral(False, why="events are not padded")] = None
 
 
-class PromptCacheOptions(_Closed):
+class PromptCacheOptions(Closed):
     mode: Annotated[Any, Neutral("implicit", why=_CACHE)] = None
     ttl: Annotated[Any, Neutral("30m", why=_CACHE)] = None
 
 
-class Sampling(_Closed):
+class Sampling(Formed):
     """What both kinds of request share."""
 
     model: str | None = None
@@ -130,13 +127,13 @@ class Sampling(_Closed):
         return self.max_tokens
 
 
-class TextPart(_Closed):
+class TextPart(Closed):
     type: Annotated[Any, Neutral("text", why=_TEXT, null=False)]
     text: str
     prompt_cache_breakpoint: Annotated[Any, Neutral(why=_CACHE)] = None
 
 
-class ChatMessage(_Closed):
+class ChatMessage(Closed):
     """A message of any role. Clients send messages of answers back with all their fields."""
 
     # The document asks for what every role may have; an assistant's content may be left out as well.
@@ -153,7 +150,8 @@ class ChatMessage(_Closed):
     refusal: Annotated[Any, Neutral("", why="chat templates take content only")] = None
     tool_calls: Annotated[Any, Neutral([], why=_TOOLS)] = None
     # The message classes of the official client's `parse` and of LiteLLM have these.
-    parsed: Annotated[Any, Neutral(why="structured output is not supported")] = None
+    parsed: Any = None
+    """A label: what the client made of the content."""
     provider_specific_fields: Annotated[Any, Neutral({}, why="this server gives none")] = None
     reasoning_content: Annotated[Any, Neutral("", why=_REASONING)] = None
     thinking_blocks: Annotated[Any, Neutral([], why=_REASONING)] = None
@@ -197,9 +195,6 @@ class ChatRequest(Sampling):
     parallel_tool_calls: Annotated[Any, Neutral(True, False, why=_TOOLS)] = None
     prediction: Annotated[Any, Neutral(why="drafts come from the bundle")] = None
     reasoning_effort: Annotated[Any, Neutral(why="how long a model reasons is not controlled")] = None
-    response_format: Annotated[Any, Neutral({"type": "text"}, why="structured output is not supported")] = (
-        None
-    )
     service_tier: Annotated[Any, Neutral("auto", "default", why="requests come first, first served")] = None
     store: Annotated[Any, Neutral(False, why="requests are not stored")] = None
     tool_choice: Annotated[Any, Neutral("none", "auto", why=_TOOLS)] = None

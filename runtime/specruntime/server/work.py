@@ -58,6 +58,7 @@ def sampling_params(asked: Sampling) -> SamplingParams:
         logit_bias=biases,
         max_tokens=asked.token_limit,
         logprobs=asked.top_logprobs_wanted,
+        structured_outputs=asked.form,
         **given,
     )
 

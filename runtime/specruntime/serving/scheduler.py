@@ -145,6 +145,10 @@ class Scheduler:
         """Whether new requests are taken: it is not being shut down, and has a slot that works."""
         return not (self._draining or self._closed)
 
+    def check(self, work: Work) -> Work:
+        """Return the work as `submit` takes it. Raises what `Stepper.check` raises. From any thread."""
+        return self._stepper.check(work)
+
     def submit(self, work: Work, deliver: Callable[[Event], None], *, seconds: float | None = None) -> Ticket:
         """Queue the work; `deliver` is called with every event from the scheduler's thread and must not block.
 

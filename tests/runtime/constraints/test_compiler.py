@@ -177,7 +177,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "an unknown rule": {"grammar": "start: nope"},
     "a grammar without words": {"grammar": "start: a\na: b\nb: a"},
     "no grammar": {"grammar": "???"},
-    "a white space that is no regex": {"json": {"type": "object"}, "whitespace_pattern": "("},
+    "a white space that cannot be parsed": {"json": {"type": "object"}, "whitespace_pattern": "("},
 }
 HOSTILE: dict[str, Callable[[], dict[str, Any]]] = {
     "a long schema": lambda: {"json": {"enum": ["x" * MAX_SCHEMA_BYTES]}},
