@@ -40,7 +40,7 @@ class Person(BaseModel):
 def text_of(server: Running, **extra: Any) -> str:
     answer = server.client().completions.create(**PROMPT, extra_body=extra)
     assert answer.choices[0].finish_reason == "stop"
-    return answer.choices[0].text
+    return str(answer.choices[0].text)
 
 
 def test_a_schema_of_the_api(tiny_server: Running) -> None:
@@ -80,6 +80,7 @@ def test_free_text_is_what_it_was(tiny_server: Running) -> None:
 def test_the_fields_of_vllm(tiny_server: Running, speculate: bool) -> None:
     extra = {"speculate": speculate}
     schema = json.dumps(SCHEMA)
+    field: dict[str, Any]
     for field in ({"structured_outputs": {"json": SCHEMA}}, {"guided_json": SCHEMA}, {"guided_json": schema}):
         assert jsonschema_rs.is_valid(SCHEMA, json.loads(text_of(tiny_server, **field, **extra)))
     for field in ({"structured_outputs": {"regex": "[a-c]{4}"}}, {"guided_regex": "[a-c]{4}"}):
