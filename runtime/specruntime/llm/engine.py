@@ -6,6 +6,7 @@ Owns how prompts and options become work, and nothing of how it is scheduled.
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from itertools import count
@@ -16,14 +17,33 @@ from weakref import finalize
 import numpy as np
 
 from specruntime.bundle import LoadedBundle, open_bundle
+from specruntime.chat import ChatPrompt, ReplyStyle, ToolOffer, chat_prompt, offered
 from specruntime.engines import EngineOptions
 from specruntime.errors import BackendMissing, InvalidArgument
 from specruntime.generation import Delta
 from specruntime.llm.outputs import RequestOutput, new_output
+from specruntime.llm.prompts import (
+    Prompt,
+    listed,
+    no_params,
+    one_each,
+    prompt_ids,
+    require_codec,
+    require_neutral,
+)
 from specruntime.manifest.messages import one_of
 from specruntime.manifest.schema import MANIFEST_NAME
 from specruntime.sampling.params import SamplingParams, shown
-from specruntime.serving import AsyncStream, PrefixCaching, Scheduler, Stream, Work, collect, stepper_for
+from specruntime.serving import (
+    AsyncStreams,
+    PrefixCaching,
+    Scheduler,
+    Stream,
+    Work,
+    collect,
+    stepper_for,
+    works_of,
+)
 from specruntime.text.chat_template import Message
 from specruntime.text.codec import TextCodec
 
@@ -50,29 +70,11 @@ def build_bundle(
     return Path(built)
 
 
-Prompt = str | Sequence[int] | Mapping[str, Any]
 Progress = bool | Callable[..., Any]  # no bar, tqdm's own, or one made by a callable with tqdm's interface
 _OPTIONS = (
     "speculative_config", "dtype", "max_model_len", "max_num_seqs", "speculate_up_to", "prefix_caching",
     "threads", "provider", "verify",
 )  # fmt: skip
-# Arguments of vLLM's `generate` and `chat` that are not supported, at the values that change nothing.
-_NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "add_generation_prompt": (True,),
-    "chat_template": (None,),
-    "chat_template_content_format": ("auto", "string"),
-    "chat_template_kwargs": (None, {}),
-    "continue_final_message": (False,),
-    "data_parallel_rank": (None,),
-    "lora_request": (None,),
-    "mm_processor_kwargs": (None, {}),
-    "priority": (None, 0),
-    "prompt_adapter_request": (None,),
-    "tokenization_kwargs": (None, {}),
-    "tools": (None, []),
-    "trace_headers": (None, {}),
-}
-_PROMPT_KEYS = ("prompt", "prompt_token_ids")
 _QUEUE = 1_000_000  # a caller's own list of prompts is bounded by the caller
 
 
@@ -139,17 +141,29 @@ class _Served:
         self._end()
 
     def _request(
-        self, prompt: Prompt, params: SamplingParams | None, request_id: str | None = None
-    ) -> tuple[Work, RequestOutput]:
+        self,
+        prompt: Prompt | ChatPrompt,
+        params: SamplingParams | None,
+        request_id: str | None = None,
+    ) -> tuple[list[Work], RequestOutput]:
+        """Return the work of each answer to a prompt, and the request that they are added to."""
         given: object = params
         if given is not None and not isinstance(given, SamplingParams):
-            raise _no_params(given)
-        text, ids = _prompt_ids(prompt, self.tokenizer)
-        work = Work(np.asarray(ids), params or SamplingParams())
-        return work, new_output(str(next(self._numbers)) if request_id is None else request_id, text, ids)
+            raise no_params(given)
+        params = params or SamplingParams()
+        number = str(next(self._numbers)) if request_id is None else request_id
+        if isinstance(prompt, ChatPrompt):
+            if params.structured_outputs is not None:  # the form of the whole answer: it is content
+                works = works_of(Work(np.asarray(prompt.ids), params), params.n)
+                return works, new_output(number, None, prompt.ids, params.n, ReplyStyle())
+            params = params if prompt.reasoning is None else replace(params, reasoning=prompt.reasoning)
+            works = works_of(Work(np.asarray(prompt.ids), params, shown=prompt.shown), params.n)
+            return works, new_output(number, None, prompt.ids, params.n, prompt.style)
+        text, ids = prompt_ids(prompt, self.tokenizer)
+        return works_of(Work(np.asarray(ids), params), params.n), new_output(number, text, ids, params.n)
 
-    def _chat_ids(self, messages: Sequence[Message]) -> list[int]:
-        return _require_codec(self.tokenizer).chat(messages)
+    def _chat(self, messages: Sequence[Message], offer: ToolOffer) -> ChatPrompt:
+        return chat_prompt(require_codec(self.tokenizer), messages, offer)
 
 
 class LLM(_Served):
@@ -174,15 +188,24 @@ class LLM(_Served):
         `InvalidArgument` or `CapacityExceeded` for a prompt, before any is answered, `BackendMissing` for a bar
         without tqdm, and `EngineFailed`. Other arguments of vLLM may be given at the values that change nothing.
         """
-        _require_neutral(others)
-        listed = _listed(prompts)
-        chosen = _one_each(sampling_params, len(listed))
-        requests = [self._request(prompt, params) for prompt, params in zip(listed, chosen, strict=True)]
-        with _progress(use_tqdm, len(requests)) as ended:
-            answers = collect(self._scheduler, [work for work, _ in requests], ended)
-        for (_, output), deliveries in zip(requests, answers, strict=True):
-            for delivery in deliveries:
-                output.add(delivery, self.tokenizer)
+        require_neutral(others)
+        return self._answer(listed(prompts), sampling_params, use_tqdm)
+
+    def _answer(
+        self,
+        prompts: Sequence[Prompt] | Sequence[ChatPrompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: Progress,
+    ) -> list[RequestOutput]:
+        chosen = one_each(sampling_params, len(prompts))
+        requests = [self._request(prompt, params) for prompt, params in zip(prompts, chosen, strict=True)]
+        works = [work for works, _ in requests for work in works]
+        with _progress(use_tqdm, len(works)) as ended:
+            answers = iter(collect(self._scheduler, works, ended))
+        for works, output in requests:
+            for index in range(len(works)):
+                for delivery in next(answers):
+                    output.add(delivery, self.tokenizer, index)
         return [output for _, output in requests]
 
     def chat(
@@ -191,28 +214,45 @@ class LLM(_Served):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: Progress = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: object = None,
+        parallel_tool_calls: bool = True,
         **others: object,
     ) -> list[RequestOutput]:
-        """`generate` for a conversation or a list of them, rendered by the bundle's chat template."""
-        _require_neutral(others)
+        """`generate` for a conversation or a list of them, rendered by the bundle's chat template.
+
+        `tools`, `tool_choice` and `parallel_tool_calls` are those of the OpenAI API. Of each answer `message` is the
+        message to go on with: content, reasoning and tool calls apart. `text` is all of what the model wrote.
+        """
+        require_neutral(others)
+        offer = offered(tools, tool_choice, parallel_tool_calls)
         first = next(iter(messages), None)
         conversations: Any = [messages] if first is None or isinstance(first, Mapping) else messages
-        ids = [self._chat_ids(one) for one in conversations]
-        return self.generate(ids, sampling_params, use_tqdm=use_tqdm)
+        return self._answer([self._chat(one, offer) for one in conversations], sampling_params, use_tqdm)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> "DeltaStream":
         """Return the answer to one prompt as it grows, one delta a round. Closing the iterator cancels the answer.
 
-        Raises as `generate`, at once.
+        Raises as `generate`, at once, and `InvalidArgument` for `n` above 1.
         """
-        work, _ = self._request(prompt, sampling_params)
-        return DeltaStream(Stream(self._scheduler, work))
+        return self._stream(prompt, sampling_params)
 
     def stream_chat(
-        self, messages: Sequence[Message], sampling_params: SamplingParams | None = None
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: object = None,
     ) -> "DeltaStream":
-        """`stream` for a conversation."""
-        return self.stream(self._chat_ids(messages), sampling_params)
+        """`stream` for a conversation: the text of its deltas is all of what the model writes."""
+        return self._stream(self._chat(messages, offered(tools, tool_choice)), sampling_params)
+
+    def _stream(self, prompt: Prompt | ChatPrompt, params: SamplingParams | None) -> "DeltaStream":
+        works, _ = self._request(prompt, params)
+        if len(works) != 1:
+            raise InvalidArgument(f"n is {len(works)}, expected 1: a stream is of one answer, use `generate`")
+        return DeltaStream(Stream(self._scheduler, works[0]))
 
     def __enter__(self) -> "LLM":
         return self
@@ -235,24 +275,31 @@ class AsyncLLM(_Served):
 
         Leaving the loop early and closing the iterator cancels the answer. Raises as `LLM.generate`, at once.
         """
-        _require_neutral(others)
-        work, output = self._request(prompt, sampling_params, request_id)
-        return self._grow(AsyncStream(self._scheduler, work), output)
+        require_neutral(others)
+        works, output = self._request(prompt, sampling_params, request_id)
+        return self._grow(AsyncStreams(self._scheduler, works), output)
 
     def chat(
         self,
         messages: Sequence[Message],
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: object = None,
+        parallel_tool_calls: bool = True,
         **others: object,
     ) -> AsyncIterator[RequestOutput]:
-        """`generate` for a conversation."""
-        return self.generate(self._chat_ids(messages), sampling_params, request_id, **others)
+        """`generate` for a conversation, with the arguments of `LLM.chat`."""
+        require_neutral(others)
+        prompt = self._chat(messages, offered(tools, tool_choice, parallel_tool_calls))
+        works, output = self._request(prompt, sampling_params, request_id)
+        return self._grow(AsyncStreams(self._scheduler, works), output)
 
-    async def _grow(self, deliveries: AsyncStream, output: RequestOutput) -> AsyncIterator[RequestOutput]:
+    async def _grow(self, deliveries: AsyncStreams, output: RequestOutput) -> AsyncIterator[RequestOutput]:
         try:
-            async for delivery in deliveries:
-                output.add(delivery, self.tokenizer)
+            async for number, delivery in deliveries:
+                output.add(delivery, self.tokenizer, number)
                 yield output
         finally:
             deliveries.close()
@@ -324,67 +371,3 @@ def _bundle_path(
                 f"{name} describes a bundle to be built and {model} is one already: leave it out, or name a checkpoint"
             )
     return Path(model)
-
-
-def _listed(prompts: Any) -> list[Prompt]:
-    """One prompt or a list of them, as a list; a list that begins with an integer is one prompt of token ids."""
-    kind = type(prompts)
-    if not issubclass(kind, str | Mapping | Sequence | np.ndarray):
-        raise TypeError(
-            f"the prompts are a {kind.__name__}, expected a text, a list of token ids, or a list of prompts"
-        )
-    one = isinstance(prompts, str | Mapping) or (len(prompts) and isinstance(prompts[0], int | np.integer))
-    return [prompts] if one else list(prompts)
-
-
-def _prompt_ids(prompt: Prompt, codec: TextCodec | None) -> tuple[str | None, Sequence[int]]:
-    """Return the prompt's text, where it is one, and its ids."""
-    if isinstance(prompt, Mapping):
-        for name in prompt:
-            if name not in _PROMPT_KEYS:
-                raise InvalidArgument(f"a prompt has the key {name!r}, {one_of(str(name), _PROMPT_KEYS)}")
-        if len(prompt) != 1:
-            raise InvalidArgument(
-                f"a prompt has the keys {sorted(prompt)}, expected one of {', '.join(_PROMPT_KEYS)}"
-            )
-        (prompt,) = prompt.values()
-        return _prompt_ids(prompt, codec)
-    if isinstance(prompt, str):
-        return prompt, _require_codec(codec).encode(prompt)
-    return None, prompt
-
-
-def _require_codec(codec: TextCodec | None) -> TextCodec:
-    if codec is None:
-        raise InvalidArgument("this bundle has no tokenizer, so it takes no text: give lists of token ids")
-    return codec
-
-
-def _require_neutral(others: Mapping[str, object]) -> None:
-    """Raise `InvalidArgument` for an argument that is unknown, or that asks for something."""
-    for name, value in others.items():
-        if name not in _NEUTRAL:
-            raise InvalidArgument(f"{name} is not an argument, {one_of(name, ('use_tqdm', *_NEUTRAL))}")
-        if not any(type(value) is type(neutral) and value == neutral for neutral in _NEUTRAL[name]):
-            allowed = " or ".join(map(repr, _NEUTRAL[name]))
-            raise InvalidArgument(
-                f"{name} is {shown(value)}, expected {allowed}: this argument of vLLM is not supported here"
-            )
-
-
-def _no_params(found: object) -> InvalidArgument:
-    return InvalidArgument(f"the sampling parameters are {shown(found)}, expected SamplingParams")
-
-
-def _one_each(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> Sequence[SamplingParams | None]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params] * count
-    if not isinstance(params, Sequence):
-        raise _no_params(params)
-    if len(params) != count:
-        raise InvalidArgument(
-            f"found {len(params)} sampling parameters for {count} prompts, expected one or one each"
-        )
-    return params

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from specruntime.chat.reply import ReplyStyle, message_of
 from specruntime.sampling.sampler import TokenLogprobs
 from specruntime.serving.events import Delivery, Figures
 from specruntime.stopping import FinishReason
@@ -34,11 +36,14 @@ class CompletionOutput:
     stop_reason: None = None
     # Seed of the noise: given again, it gives this answer again. None before the first token and for a greedy answer.
     seed: int | None = None
+    # Of a chat's answer, when it has ended: the assistant's message in the form of the OpenAI API, with content,
+    # `reasoning_content` and `tool_calls` apart. It can be sent back among the next messages.
+    message: dict[str, Any] | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A prompt and its answer; `outputs` has one element."""
+    """A prompt and its answers, `n` of them."""
 
     request_id: str
     prompt: str | None  # None where token ids were given
@@ -46,11 +51,13 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool = False
     num_cached_tokens: int = 0  # of the prompt, whose cache rows were there already
-    metrics: Figures | None = None
+    metrics: Figures | None = None  # of the answer that was last added to
+    # How the answers of a chat are written; None: the prompt is not a chat.
+    style: ReplyStyle | None = field(default=None, compare=False, repr=False)
 
-    def add(self, delivery: Delivery, codec: TextCodec | None) -> None:
-        """Append what one round delivered."""
-        (answer,), delta = self.outputs, delivery.delta
+    def add(self, delivery: Delivery, codec: TextCodec | None, index: int = 0) -> None:
+        """Append what one round delivered to the answer of this number."""
+        answer, delta = self.outputs[index], delivery.delta
         answer.text += delta.text
         answer.token_ids += delta.tokens
         answer.finish_reason = delta.finish_reason
@@ -60,13 +67,20 @@ class RequestOutput:
             answer.cumulative_logprob = (answer.cumulative_logprob or 0.0) + sum(
                 entry.logprob for entry in delta.logprobs
             )
-        self.finished, self.metrics = delivery.last, delivery.figures
-        self.num_cached_tokens = delivery.figures.cached_tokens
+        if delivery.last and self.style is not None:
+            answer.message = message_of(self.style, answer.text).as_dict()
+        self.finished = all(each.finish_reason is not None for each in self.outputs)
+        self.metrics = delivery.figures
+        if index == 0:
+            self.num_cached_tokens = delivery.figures.cached_tokens
 
 
-def new_output(request_id: str, prompt: str | None, ids: Sequence[int]) -> RequestOutput:
-    """Return a request that nothing has been delivered for."""
-    return RequestOutput(request_id, prompt, list(ids), [CompletionOutput(0)])
+def new_output(
+    request_id: str, prompt: str | None, ids: Sequence[int], count: int = 1, style: ReplyStyle | None = None
+) -> RequestOutput:
+    """Return a request for `count` answers that nothing has been delivered for."""
+    answers = [CompletionOutput(index) for index in range(count)]
+    return RequestOutput(request_id, prompt, list(ids), answers, style=style)
 
 
 def as_mapping(entry: TokenLogprobs, codec: TextCodec | None) -> dict[int, Logprob]:

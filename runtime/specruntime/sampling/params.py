@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from specruntime.errors import InvalidArgument
 from specruntime.manifest.messages import one_of
+from specruntime.sampling.reasoning import ReasoningMarks
 from specruntime.sampling.structured import StructuredOutputsParams
 
 _HIGHEST = float(np.finfo(np.float32).max)
-_INTEGERS = ("top_k", "seed", "max_tokens", "min_tokens", "logprobs", "n")
+_INTEGERS = ("top_k", "seed", "max_tokens", "min_tokens", "logprobs", "n", "thinking_token_budget")
 _FLOATS = (
     "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
+MAX_ANSWERS = 16
 _SHOWN = 200  # characters
 # Options of vLLM's SamplingParams that are not supported here.
 _OF_VLLM = frozenset((
@@ -37,8 +39,8 @@ class SamplingParams:
     """How the next token is chosen and when the answer ends. The defaults are greedy decoding.
 
     Order of application: logits_processors, logit_bias, min_tokens, repetition, presence and frequency penalty,
-    structured_outputs, temperature, top_k, top_p, min_p. The repetition penalty counts prompt and output, presence and
-    frequency the output only.
+    structured_outputs, temperature, top_k, top_p, min_p; a token that `thinking_token_budget` forces comes regardless
+    of these. The repetition penalty counts prompt and output, presence and frequency the output only.
     Raises `InvalidArgument` naming the field, the value and the allowed range, and for an option that is not listed.
     """
 
@@ -60,11 +62,13 @@ class SamplingParams:
     logprobs: int | None = None  # None: none; n: of each token and of the n most likely
     ignore_eos: bool = False
     accept: Literal["match", "rejection"] = "match"
-    n: int = 1  # answers to a prompt
+    n: int = 1  # answers to a prompt, each with a seed that is one more than that before; `LLM` gives several
     structured_outputs: StructuredOutputsParams | None = None  # the form of the answer; None: free
     logits_processors: tuple[
         LogitsProcessor, ...
     ] = ()  # change the raw logits, one after the other; or a list
+    thinking_token_budget: int | None = None  # the most tokens of reasoning; then its end mark is forced
+    reasoning: ReasoningMarks | None = None  # what marks it; chats of `LLM` and the server fill it in
 
     def __new__(cls, *_: object, **options: object) -> Self:
         """Refuse unknown options by name; the fields are set by `__init__`."""
@@ -97,6 +101,12 @@ class SamplingParams:
     def seeded(self) -> "SamplingParams":
         """Return these options with a seed: the one they have, or a drawn one. Greedy ones need none."""
         return self if self.seed is not None or self.temperature == 0 else replace(self, seed=draw_seed())
+
+    def of_answer(self, index: int) -> "SamplingParams":
+        """Return the options of one of `n` answers to a prompt: the seed of answer i is `seed + i`."""
+        if self.seed is None:
+            return replace(self, n=1)
+        return replace(self, n=1, seed=(self.seed + index) % 2**64)
 
     def _take_lists(self) -> None:
         """One stop string, and lists, are what other libraries take."""
@@ -158,9 +168,17 @@ class SamplingParams:
         self._require(
             "logprobs", self.logprobs is None or _is_id(self.logprobs), "None or an integer, 0 or more"
         )
+        budget = self.thinking_token_budget
+        self._require(
+            "thinking_token_budget", budget is None or _is_id(budget), "None or an integer, 0 or more"
+        )
+        marks: object = self.reasoning
+        self._require(
+            "reasoning", marks is None or isinstance(marks, ReasoningMarks), "ReasoningMarks or None"
+        )
         self._require("ignore_eos", isinstance(self.ignore_eos, bool), "True or False")
-        alone = _is_id(self.n) and self.n == 1
-        self._require("n", alone, "1: several answers to one prompt are not supported yet, repeat the prompt")
+        several = _is_id(self.n) and 1 <= self.n <= MAX_ANSWERS
+        self._require("n", several, f"an integer from 1 to {MAX_ANSWERS}")
 
     def _require_number(self, name: str, value: object, lowest: float, highest: float) -> None:
         within = _is_number(value) and lowest <= value <= highest

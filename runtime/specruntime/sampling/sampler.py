@@ -15,6 +15,7 @@ from specruntime.sampling.constraint import Constraint, Mask
 from specruntime.sampling.filters import Warper, best, probabilities, top_places
 from specruntime.sampling.noise import NoiseStream, gumbel_argmax
 from specruntime.sampling.params import LogitsProcessor, SamplingParams, shown
+from specruntime.sampling.reasoning import ReasoningState
 
 _FP32 = np.finfo(np.float32)
 
@@ -37,6 +38,7 @@ class Processors:
         self._penalises = self._penalises_output or params.repetition_penalty != 1
         self._output_counts = np.zeros(vocab if self._penalises else 0, np.int32)
         self._seen = np.zeros(vocab if self._penalises else 0, np.bool_)  # in the prompt or the output
+        self.reasoning = _reasoning_state(params, vocab)
         prompt_ids = _ids("prompt", prompt, vocab)
         if self._penalises:
             self._seen[prompt_ids] = True
@@ -45,7 +47,9 @@ class Processors:
     def idle(self) -> bool:
         """True when no row of this answer is changed."""
         bans_ends = self._params.min_tokens and self._ends.size
-        return not (self._bias_ids.size or self._penalises or bans_ends or self._params.logits_processors)
+        budgeted = self.reasoning is not None and self.reasoning.bounded
+        changed = self._bias_ids.size or self._penalises or bans_ends or self._params.logits_processors
+        return not (changed or budgeted)
 
     def bans(self, token: int, position: int) -> bool:
         """Whether a bias or `min_tokens` rules the token out at an output position."""
@@ -58,6 +62,8 @@ class Processors:
             self._output += tokens
         if self._penalises:
             _count(self._output_counts, self._seen, tokens)
+        if self.reasoning is not None:
+            self.reasoning.feed(tokens)
 
     def apply(self, row: NDArray[np.float32], position: int, pending: Sequence[int]) -> NDArray[np.float32]:
         """Return the processed row [vocab] of an output position; `row` itself is left as it is.
@@ -65,6 +71,10 @@ class Processors:
         `pending`: the output tokens before the position that are not committed.
         """
         if self.idle:
+            return row
+        if (forced := self._forced(pending)) is not None:
+            row = np.full_like(row, -np.inf)
+            row[forced] = 0
             return row
         row = row.copy()
         for process in self._params.logits_processors:
@@ -91,6 +101,13 @@ class Processors:
             )
         return row.astype(np.float32) if row.dtype != np.float32 or not row.flags.writeable else row
 
+    def _forced(self, pending: Sequence[int]) -> int | None:
+        """Return the only token that the budget of the reasoning allows here, if it does."""
+        state = self.reasoning
+        if state is None or not state.bounded:
+            return None
+        return (state.after(pending) if pending else state).forced
+
     def _penalise(self, row: NDArray[np.float32], pending: Sequence[int]) -> None:
         counts, seen = self._output_counts, self._seen
         if pending:
@@ -105,6 +122,23 @@ class Processors:
             ids = np.flatnonzero(counts)
             row[ids] -= np.float32(self._params.presence_penalty)
             row[ids] -= np.float32(self._params.frequency_penalty) * counts[ids].astype(np.float32)
+
+
+def _reasoning_state(params: SamplingParams, vocab: int) -> ReasoningState | None:
+    if params.reasoning is None:
+        if params.thinking_token_budget is not None:
+            raise InvalidArgument(
+                "thinking_token_budget needs the marks of the reasoning, and none are known: leave it out, ask through "
+                "a chat of a bundle whose chat template has them, or give `reasoning`"
+            )
+        return None
+    if params.thinking_token_budget is not None and params.structured_outputs is not None:
+        raise InvalidArgument(
+            "thinking_token_budget and structured_outputs are both given, and a form holds from the first token on: leave "
+            "one of them out"
+        )
+    _ids("the end mark of the reasoning", params.reasoning.end_ids, vocab)
+    return ReasoningState(params.reasoning, params.thinking_token_budget)
 
 
 def _count(counts: NDArray[np.int32], seen: NDArray[np.bool_], tokens: Sequence[int]) -> None:
@@ -147,8 +181,12 @@ class Sampler:
         constraint: Constraint | None = None,
     ) -> None:
         """Take over `constraint`, that of the params. Raises `InvalidArgument` when a token id or `logprobs` does not
-        fit the vocabulary.
+        fit the vocabulary, and for `n` above 1.
         """
+        if params.n != 1:
+            raise InvalidArgument(
+                f"n is {params.n}, expected 1: a session gives one answer at a time; ask `LLM`, or repeat the prompt"
+            )
         if params.logprobs is not None and params.logprobs > vocab_size:
             raise InvalidArgument(
                 f"logprobs is {shown(params.logprobs)}, expected at most the vocabulary, {vocab_size}"
@@ -165,6 +203,11 @@ class Sampler:
     def position(self) -> int:
         """How many tokens of the answer are committed: the output position of the next one."""
         return self._position
+
+    @property
+    def reasoning(self) -> ReasoningState | None:
+        """Where the committed tokens are in the reasoning; None where nothing marks one. Read it, never feed it."""
+        return self._processors.reasoning
 
     @property
     def greedy_ids_suffice(self) -> bool:

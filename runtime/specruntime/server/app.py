@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from specruntime import clock
+from specruntime.server import tokens
 from specruntime.server.logs import log
 from specruntime.server.metrics import Metrics
 from specruntime.server.problems import STATUSES, Problem, json_bytes, json_response
@@ -36,8 +37,8 @@ from specruntime.server.schema import (
 )
 from specruntime.server.settings import Settings
 from specruntime.server.streams import EventStream, configure_streams, events_of, unless_gone
-from specruntime.server.work import work_of
-from specruntime.serving import AsyncStream, Delivery, Scheduler
+from specruntime.server.work import prompts_of, works_for
+from specruntime.serving import AsyncStreams, Delivery, Scheduler
 from specruntime.text.codec import TextCodec
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
@@ -62,6 +63,7 @@ def create_app(scheduler: Scheduler, codec: TextCodec | None, capacity: int, set
     app.router.route_class = ServerRoute
     _add_open_routes(app, _page(settings.model_name, codec is not None and codec.has_chat_template))
     _add_v1(app, keyed=bool(settings.api_keys))
+    _add_tokens(app, keyed=bool(settings.api_keys))
 
     async def describe() -> Response:
         return Response(document, media_type="application/json")
@@ -108,6 +110,20 @@ def _add_v1(app: FastAPI, *, keyed: bool) -> None:
     )  # fmt: skip
 
 
+def _add_tokens(app: FastAPI, *, keyed: bool) -> None:
+    """Add what converts text and ids; named as in vLLM, outside /v1, and opened by the same keys."""
+    key = [Depends(HTTPBearer(scheme_name="key", auto_error=False))] if keyed else []
+    problems = _errors(400, 401, 404, 408, 413, 415, 422, 500)
+    app.add_api_route(
+        "/tokenize", tokenize_text, methods=["POST"], operation_id="tokenize", dependencies=key,
+        response_model=tokens.Tokens, responses=problems,
+    )  # fmt: skip
+    app.add_api_route(
+        "/detokenize", detokenize_ids, methods=["POST"], operation_id="detokenize", dependencies=key,
+        response_model=tokens.Text, responses=problems,
+    )  # fmt: skip
+
+
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Error, "description": STATUSES[status]} for status in statuses}
 
@@ -115,7 +131,7 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def _document(app: FastAPI, model_name: str) -> dict[str, Any]:
     """FastAPI's document with the one model that requests may name."""
     document = app.openapi()
-    for request in (ChatRequest, CompletionRequest):
+    for request in (ChatRequest, CompletionRequest, tokens.TokenizeRequest, tokens.DetokenizeRequest):
         schema = document["components"]["schemas"][request.__name__]
         schema["properties"]["model"]["enum"] = [model_name]
     return document
@@ -164,6 +180,18 @@ async def completions(request: BoundedRequest, asked: CompletionRequest) -> Resp
     return await _answer(request, asked)
 
 
+async def tokenize_text(request: BoundedRequest, asked: tokens.TokenizeRequest) -> Response:
+    served = _served(request)
+    _require_model(served, asked.model)
+    return json_response(await tokens.tokenize(asked, served.codec, served.capacity))
+
+
+async def detokenize_ids(request: BoundedRequest, asked: tokens.DetokenizeRequest) -> Response:
+    served = _served(request)
+    _require_model(served, asked.model)
+    return json_response(await tokens.detokenize(asked, served.codec))
+
+
 def _model(served: Served) -> dict[str, object]:
     return {
         "id": served.settings.model_name,
@@ -186,11 +214,12 @@ async def _answer(request: BoundedRequest, asked: ChatRequest | CompletionReques
     served, route = _served(request), request.url.path
     _require_model(served, asked.model)
     asked = asked.model_copy(update={"model": served.settings.model_name})
-    work = await work_of(asked, served.codec, served.max_prompt_tokens)
-    if work.params.structured_outputs is not None:  # compiling it may take a while; then it is kept
-        await asyncio.to_thread(served.scheduler.check, work)
-    stream = AsyncStream(served.scheduler, work, seconds=max(0.0, request.deadline - clock.now()))
-    shape = AnswerShape(asked, work.prompt.tolist(), served.codec)
+    prompts = await prompts_of(asked, served.codec, served.max_prompt_tokens)
+    works = works_for(asked, prompts)
+    if works[0].params.structured_outputs is not None:  # compiling it may take a while; then it is kept
+        await asyncio.to_thread(served.scheduler.check, works[0])
+    stream = AsyncStreams(served.scheduler, works, seconds=max(0.0, request.deadline - clock.now()))
+    shape = AnswerShape(asked, prompts, served.codec)
 
     def account(last: Delivery) -> None:
         served.metrics.count_answer(last.figures)
@@ -198,9 +227,10 @@ async def _answer(request: BoundedRequest, asked: ChatRequest | CompletionReques
 
     try:
         if not asked.stream:
-            deliveries = await unless_gone(request.receive, _collect(stream))
-            account(deliveries[-1])
-            return json_response(shape.whole(deliveries))
+            answers = await unless_gone(request.receive, _collect(stream, len(works)))
+            for deliveries in answers:
+                account(deliveries[-1])
+            return json_response(shape.whole(answers))
         # The status of a stream is sent with its first token: until then an error has a status of its own.
         first = await unless_gone(request.receive, anext(stream))
     except BaseException:
@@ -211,8 +241,11 @@ async def _answer(request: BoundedRequest, asked: ChatRequest | CompletionReques
     return EventStream(events, served.settings.write_seconds)
 
 
-async def _collect(stream: AsyncStream) -> list[Delivery]:
-    return [delivery async for delivery in stream]
+async def _collect(stream: AsyncStreams, count: int) -> list[list[Delivery]]:
+    answers: list[list[Delivery]] = [[] for _ in range(count)]
+    async for number, delivery in stream:
+        answers[number].append(delivery)
+    return answers
 
 
 def _log_answer(route: str, answer_id: str, last: Delivery) -> None:

@@ -5,21 +5,16 @@ Owns their names and shapes, and how each becomes the library's `StructuredOutpu
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from specruntime.sampling.structured import StructuredOutputsParams
+from specruntime.server.neutral import Closed
 from specruntime.server.problems import Problem
 
 Text = Annotated[str, Field(min_length=1)]
 Choices = Annotated[list[Text], Field(min_length=1)]
 Schema = dict[str, Any] | Text
 _GUIDED = ("json", "regex", "choice", "grammar")
-
-
-class Closed(BaseModel):
-    """A part of a request: nothing but the listed fields."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 class TextFormat(Closed):

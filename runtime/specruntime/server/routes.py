@@ -29,6 +29,8 @@ from specruntime.server.settings import Settings
 from specruntime.serving import Scheduler
 from specruntime.text.codec import TextCodec
 
+_KEYED = ("/v1/", "/tokenize", "/detokenize")
+
 
 @dataclass(frozen=True)
 class Served:
@@ -109,7 +111,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 class ServerRoute(APIRoute):
-    """A route whose errors are problems, counted and logged. Those below /v1 need a key where the server has keys."""
+    """A route whose errors are problems, counted and logged. Those of `_KEYED` need a key where the server has keys."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer, path = super().get_route_handler(), self.path
@@ -119,7 +121,7 @@ class ServerRoute(APIRoute):
             served: Served = request.app.state.served
             started = clock.now()
             try:
-                if path.startswith("/v1/"):
+                if path.startswith(_KEYED):
                     _require_key(request, served.settings)
                 response = await answer(BoundedRequest(request, served.settings))
             except Exception as error:

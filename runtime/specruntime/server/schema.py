@@ -5,24 +5,17 @@ A field that is known and cannot be honoured takes only the values that change n
 them; every other name is refused. docs/serving.md lists the fields.
 """
 
-import json
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    NonNegativeInt,
-    ValidationInfo,
-    field_validator,
-)
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
+from specruntime.chat.offer import MAX_TOOLS
 from specruntime.manifest.messages import UNSUPPORTED
-from specruntime.server.forms import Closed, Formed
+from specruntime.sampling.params import MAX_ANSWERS
+from specruntime.server.forms import Formed
+from specruntime.server.neutral import Closed, Neutral
+from specruntime.server.tool_schema import Tool, ToolCall, ToolChoice
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -33,44 +26,11 @@ StopText = Annotated[str, Field(min_length=1, max_length=256)]
 TokenName = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 MAX_STOPS = 16
 MAX_TOP = 20
-_TOOLS = "tools are not supported"
+_FUNCTIONS = "deprecated: use tools and tool_choice"
+MAX_PROMPTS = 64
 _TEXT = "this server reads and writes text only"
 _CACHE = "prompts that begin alike are reused without being asked to, while a slot holds them"
-_REASONING = "reasoning is not kept apart from content"
-
-
-@dataclass(frozen=True, init=False)
-class Neutral:
-    """Annotates a field of type `Any`: lets null (where `null`) and `values` pass, and refuses others with `why`.
-
-    Clients dump fields that this server cannot carry out with a value that asks for nothing (`"tools": null`, `"store":
-    false`), so those are accepted; an answer without what another value asks for would be wrong in silence.
-    """
-
-    values: tuple[Any, ...]
-    why: str
-
-    def __init__(self, *values: Any, why: str, null: bool = True) -> None:
-        object.__setattr__(self, "values", (*((None,) if null else ()), *values))
-        object.__setattr__(self, "why", why)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._check)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"enum": list(self.values), "description": f"nothing else: {self.why}"}
-
-    def _check(self, found: Any) -> Any:
-        # 1 == True in Python, and not in JSON.
-        if any(type(found) is type(value) and found == value for value in self.values):
-            return found
-        # Written into the message and not into the template: JSON has braces.
-        raise PydanticCustomError(UNSUPPORTED, "{text}", {"text": self._expectation()})
-
-    def _expectation(self) -> str:
-        return f"{' or '.join(json.dumps(value) for value in self.values)}; {self.why}"
+_REASONING = "reasoning is text, in reasoning_content"
 
 
 class StreamOptions(Closed):
@@ -101,7 +61,7 @@ class Sampling(Formed):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    n: Annotated[Any, Neutral(1, why="one answer per request")] = None
+    n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
     # Beyond the API of OpenAI, named as in vLLM where it has them.
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     """0 and -1 are off."""
@@ -126,6 +86,11 @@ class Sampling(Formed):
     def token_limit(self) -> int | None:
         return self.max_tokens
 
+    @property
+    def candidates(self) -> int:
+        """How many answers of a prompt are made."""
+        return self.n or 1
+
 
 class TextPart(Closed):
     type: Annotated[Any, Neutral("text", why=_TEXT, null=False)]
@@ -141,19 +106,20 @@ class ChatMessage(Closed):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(min_length=1)] | None = Field(None, validate_default=True)
-    """Null or left out for an assistant that said nothing."""
+    """Null or left out for an assistant that said nothing, or only called tools."""
     name: str | None = None
     tool_call_id: str | None = None
     annotations: Annotated[Any, Neutral([], why=_TEXT)] = None
     audio: Annotated[Any, Neutral(why=_TEXT)] = None
-    function_call: Annotated[Any, Neutral(why=_TOOLS)] = None
+    function_call: Annotated[Any, Neutral(why=_FUNCTIONS)] = None
     refusal: Annotated[Any, Neutral("", why="chat templates take content only")] = None
-    tool_calls: Annotated[Any, Neutral([], why=_TOOLS)] = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
     # The message classes of the official client's `parse` and of LiteLLM have these.
     parsed: Any = None
     """A label: what the client made of the content."""
     provider_specific_fields: Annotated[Any, Neutral({}, why="this server gives none")] = None
-    reasoning_content: Annotated[Any, Neutral("", why=_REASONING)] = None
+    reasoning_content: str | None = None
+    """Of an assistant's message: chat templates decide whether the model is shown it again."""
     thinking_blocks: Annotated[Any, Neutral([], why=_REASONING)] = None
 
     @field_validator("content")
@@ -169,7 +135,9 @@ class ChatMessage(Closed):
         """Return the fields that chat templates take, those that were given."""
         parts = self.content if isinstance(self.content, list) else ()
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in parts)
-        optional = {"name": self.name, "tool_call_id": self.tool_call_id}
+        optional: dict[str, Any] = {"name": self.name, "tool_call_id": self.tool_call_id}
+        optional["reasoning_content"] = self.reasoning_content or None
+        optional["tool_calls"] = [call.as_mapping() for call in self.tool_calls or ()] or None
         given = {name: value for name, value in optional.items() if value is not None}
         return {"role": self.role, "content": text, **given}
 
@@ -187,18 +155,20 @@ class ChatRequest(Sampling):
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: Annotated[Any, Neutral("in_memory", why=_CACHE)] = None
     audio: Annotated[Any, Neutral(why=_TEXT)] = None
-    function_call: Annotated[Any, Neutral("none", "auto", why=_TOOLS)] = None
-    functions: Annotated[Any, Neutral([], why=_TOOLS)] = None
+    function_call: Annotated[Any, Neutral("none", "auto", why=_FUNCTIONS)] = None
+    functions: Annotated[Any, Neutral([], why=_FUNCTIONS)] = None
     metadata: Annotated[Any, Neutral({}, why="requests are not stored")] = None
     modalities: Annotated[Any, Neutral(["text"], why=_TEXT)] = None
     moderation: Annotated[Any, Neutral(why="answers are not moderated")] = None
-    parallel_tool_calls: Annotated[Any, Neutral(True, False, why=_TOOLS)] = None
+    parallel_tool_calls: bool | None = None
     prediction: Annotated[Any, Neutral(why="drafts come from the bundle")] = None
     reasoning_effort: Annotated[Any, Neutral(why="how long a model reasons is not controlled")] = None
     service_tier: Annotated[Any, Neutral("auto", "default", why="requests come first, first served")] = None
     store: Annotated[Any, Neutral(False, why="requests are not stored")] = None
-    tool_choice: Annotated[Any, Neutral("none", "auto", why=_TOOLS)] = None
-    tools: Annotated[Any, Neutral([], why=_TOOLS)] = None
+    thinking_token_budget: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """Beyond the API, as in vLLM: the most tokens of reasoning, whose end is forced then."""
+    tool_choice: ToolChoice | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
     verbosity: Annotated[Any, Neutral("medium", why="how much a model says is not controlled")] = None
     web_search_options: Annotated[Any, Neutral(why="this server does not search the web")] = None
 
@@ -217,12 +187,16 @@ class CompletionRequest(Sampling):
     prompt: (
         str
         | Annotated[list[TokenId], Field(min_length=1)]
-        | Annotated[list[str], Field(min_length=1, max_length=1)]
-        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=1)]
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[
+            list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=MAX_PROMPTS)
+        ]
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
-    echo: Annotated[Any, Neutral(False, why="answers begin after the prompt")] = None
-    best_of: Annotated[Any, Neutral(1, why="one answer per request")] = None
+    echo: bool | None = None
+    """Begins each answer's text with its prompt."""
+    best_of: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
+    """Makes so many answers, and returns the `n` with the highest log-probability per token."""
     suffix: Annotated[Any, Neutral("", why="answers are not written to end before a text")] = None
 
     @property
@@ -232,6 +206,17 @@ class CompletionRequest(Sampling):
     @property
     def token_limit(self) -> int | None:
         return self.max_tokens or DEFAULT_COMPLETION_TOKENS
+
+    @property
+    def candidates(self) -> int:
+        return self.best_of or self.n or 1
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Each of them, where there is one too."""
+        prompt: Any = self.prompt
+        several = isinstance(prompt, list) and not isinstance(prompt[0], int)
+        return list(prompt) if several else [prompt]
 
 
 DEFAULT_COMPLETION_TOKENS = 16
@@ -270,11 +255,17 @@ class PromptTokensDetails(BaseModel):
     cached_tokens: NonNegativeInt
 
 
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: NonNegativeInt
+
+
 class Usage(BaseModel):
     prompt_tokens: NonNegativeInt
     completion_tokens: NonNegativeInt
     total_tokens: NonNegativeInt
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | None = None
+    """Given where the chat template has marks of reasoning."""
 
 
 class _Answer(BaseModel):

@@ -17,7 +17,7 @@ from specruntime.server.logs import log
 from specruntime.server.problems import json_bytes, problem_of
 from specruntime.server.responses import AnswerShape
 from specruntime.server.routes import log_problem
-from specruntime.serving import AsyncStream, Delivery
+from specruntime.serving import AsyncStreams, Delivery
 from specruntime.serving.events import Cancelled
 
 T = TypeVar("T")
@@ -65,8 +65,8 @@ class EventStream(EventSourceResponse):
 
 
 async def events_of(
-    stream: AsyncStream,
-    first: Delivery,
+    stream: AsyncStreams,
+    first: tuple[int, Delivery],
     shape: AnswerShape,
     *,
     route: str,
@@ -75,15 +75,19 @@ async def events_of(
 ) -> AsyncIterator[bytes]:
     """Yield the events of a stream, from its first delivery on; an error is the last event.
 
-    `ended` gets the last delivery, also where the client leaves.
+    `ended` gets the last delivery of each answer that has begun, also where the client leaves.
     """
-    delivery = first
+    number, delivery = first
+    last = {number: delivery}
     try:
-        yield event(json_bytes(shape.chunk(first)))
-        async for delivery in stream:
-            yield event(json_bytes(shape.chunk(delivery)))
+        for chunk in shape.chunks(number, delivery):
+            yield event(json_bytes(chunk))
+        async for number, delivery in stream:
+            last[number] = delivery
+            for chunk in shape.chunks(number, delivery):
+                yield event(json_bytes(chunk))
         if with_usage:
-            yield event(json_bytes(shape.usage_chunk(delivery.figures)))
+            yield event(json_bytes(shape.usage_chunk([last[number].figures for number in sorted(last)])))
         yield DONE
     except Exception as error:
         problem = problem_of(error)
@@ -91,7 +95,8 @@ async def events_of(
         yield event(json_bytes(problem.body))
     finally:
         stream.close()
-        ended(delivery)
+        for number in sorted(last):
+            ended(last[number])
 
 
 async def unless_gone(receive: Receive, answer: Awaitable[T]) -> T:

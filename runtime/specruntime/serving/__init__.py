@@ -21,11 +21,12 @@ from specruntime.serving.events import (
 from specruntime.serving.prefixes import PrefixCaching
 from specruntime.serving.scheduler import Occupancy, Scheduler, Ticket, Totals
 from specruntime.serving.session_stepper import SessionStepper
-from specruntime.serving.stepper import Stepper, Turn, Work
-from specruntime.serving.streams import AsyncStream, Stream, collect
+from specruntime.serving.stepper import Stepper, Turn, Work, works_of
+from specruntime.serving.streams import AsyncStream, AsyncStreams, Stream, collect
 
 __all__ = [
     "AsyncStream",
+    "AsyncStreams",
     "Author",
     "BatchStepper",
     "Cancelled",
@@ -48,4 +49,5 @@ __all__ = [
     "Work",
     "collect",
     "stepper_for",
+    "works_of",
 ]

@@ -28,16 +28,17 @@ class Prefixes:
         if mode not in PREFIX_CACHING:
             raise InvalidArgument(f"prefix_caching is {mode!r}, {one_of(str(mode), PREFIX_CACHING)}")
         self.on = mode != "off"
-        self._by_pieces = mode == "exact" and manifest.precision != "fp32"
+        self._by_pieces = mode != "all" and manifest.precision != "fp32"
         self._piece = max(profile.width for profile in manifest.target.profiles)
 
-    def usable(self, work: Work, tokens: NDArray[np.int64], pieces: int) -> int:
+    def usable(self, work: Work, tokens: NDArray[np.int64], pieces: int, *, of_group: bool = False) -> int:
         """How many of `tokens` [n], held by some session, the work can start from; 0: none.
 
         The first `pieces` of them were fed in whole pieces from the beginning of a prompt. At least one token of the
-        prompt is left to be fed.
+        prompt is left to be fed. `of_group`: the session answers the same prompt for the same request, which is
+        shared in the mode "off" too.
         """
-        if not self.on:
+        if not (self.on or of_group):
             return 0
         length = _common(work.prompt[:-1], tokens)
         if self._by_pieces:

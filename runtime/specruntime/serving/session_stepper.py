@@ -4,8 +4,9 @@ A prompt is fed one widest window a turn, through the session's own calls: appen
 the round's token back. That leaves the piece's last token outside the cache, where the next piece begins.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -23,6 +24,7 @@ from specruntime.serving.prefixes import PrefixCaching, Prefixes
 from specruntime.serving.stepper import Seconds, Turn, Work
 from specruntime.session import Session
 from specruntime.statistics import Statistics
+from specruntime.text.codec import TextCodec, TextStream
 
 _FEEDING = SamplingParams()  # of the rounds whose token is taken back
 
@@ -77,7 +79,7 @@ class SessionStepper:
             )
         constraint = self._bundle.constraints.constrain(work.params)
         Sampler(work.params, vocabulary, manifest.eos_token_ids, (), constraint)
-        return Work(prompt, work.params, work.speculate)
+        return replace(work, prompt=prompt)
 
     def choose(self, free: Sequence[int], work: Work) -> int:
         """Return a slot whose cache begins as the prompt does, if that is most of what it holds; else the longest
@@ -156,10 +158,12 @@ class SessionStepper:
         """Tokens of the slot's session that the work can start from."""
         if slot.session.poisoned:
             return 0
-        return self._prefixes.usable(work, slot.session.tokens, slot.pieces)
+        of_group = work.group is not None and slot.group is work.group
+        return self._prefixes.usable(work, slot.session.tokens, slot.pieces, of_group=of_group)
 
-    def _answer(self, session: Session, params: SamplingParams) -> Answer:
-        return Answer(session, params, self._codec)
+    def _answer(self, session: Session, work: Work) -> Answer:
+        codec = self._codec
+        return Answer(session, work.params, None if codec is None else _Decoders(codec, work.shown))
 
     def _new_session(self, number: int) -> tuple[Session, DraftSwitch]:
         """Return a session for the slot of this number."""
@@ -170,6 +174,17 @@ class SessionStepper:
             return made[0]
 
         return self._bundle.new_session(adapt=switched), made[0]
+
+
+@dataclass(frozen=True)
+class _Decoders:
+    """Decodes an answer with some of the special tokens as text."""
+
+    codec: TextCodec
+    shown: Mapping[int, str]
+
+    def stream(self, prompt: Sequence[int] = ()) -> TextStream:
+        return self.codec.stream(prompt, self.shown)
 
 
 class Slot:
@@ -190,6 +205,11 @@ class Slot:
     @property
     def decoding(self) -> bool:
         return self._answer is not None
+
+    @property
+    def group(self) -> object:
+        """The group of the work that its session is at."""
+        return None if self._work is None or not self.begun else self._work.group
 
     @property
     def work(self) -> Work:
@@ -235,11 +255,11 @@ class Slot:
             self.session.close()
             self.session, self._switch = self._new_session()
 
-    def prepare(self, chunk: int, answer: Callable[[Session, SamplingParams], Answer]) -> Callable[[], Turn]:
+    def prepare(self, chunk: int, answer: Callable[[Session, Work], Answer]) -> Callable[[], Turn]:
         """`turn`, to be called later."""
         return partial(self.turn, chunk, answer)
 
-    def turn(self, chunk: int, answer: Callable[[Session, SamplingParams], Answer]) -> Turn:
+    def turn(self, chunk: int, answer: Callable[[Session, Work], Answer]) -> Turn:
         """Run a chunk of the prompt or a round; never raises but for an interrupt."""
         started = self.session.clock()
         cached, self._cached = self._cached, 0
@@ -268,15 +288,13 @@ class Slot:
         self._fed = self.pieces = end
         return True
 
-    def _round(
-        self, started: float, answer: Callable[[Session, SamplingParams], Answer], cached: int
-    ) -> Turn:
+    def _round(self, started: float, answer: Callable[[Session, Work], Answer], cached: int) -> Turn:
         assert self._work is not None
         first = self._answer is None
         if self._answer is None:
             self.session.append(self._work.prompt[self._fed :])
             self.session.begin(self._work.params)
-            self._answer = answer(self.session, self._work.params)
+            self._answer = answer(self.session, self._work)
         before = _phases(self.session.stats)
         round = self.session.round()
         drafted, verified, accepted = (_phases(self.session.stats) - before).tolist()

@@ -4,7 +4,7 @@ One protocol for sessions that take their rounds in turn and for an engine that 
 is carried out, and which prompts are fed in it, is the stepper's own business.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -23,10 +23,22 @@ class Work:
     prompt: NDArray[np.int64]
     params: SamplingParams
     speculate: bool = True
+    # Special tokens that are part of the text, by name.
+    shown: Mapping[int, str] = field(default_factory=dict)
+    # The same for answers to one prompt, which share its rows; None: it is the only one.
+    group: object = None
 
     def seeded(self) -> "Work":
         """Itself with a seed: the one of its params, or a drawn one."""
         return replace(self, params=self.params.seeded())
+
+
+def works_of(work: Work, count: int) -> list[Work]:
+    """Return `count` answers to one prompt: each has a seed of its own (`SamplingParams.of_answer`)."""
+    if count == 1:
+        return [replace(work, params=work.params.of_answer(0))]
+    seeded, group = work.params.seeded(), object()
+    return [replace(work, params=seeded.of_answer(index), group=group) for index in range(count)]
 
 
 @dataclass(slots=True)

@@ -66,6 +66,52 @@ class AsyncStream(_Cancelling):
         return _delivered(event)
 
 
+class AsyncStreams:
+    """The deliveries of several requests, each with the request's number, as they come.
+
+    The first error of any ends all of them.
+    """
+
+    def __init__(self, scheduler: Scheduler, works: Sequence[Work], *, seconds: float | None = None) -> None:
+        """Submit all at once, or none. Raises what `Scheduler.submit` raises."""
+        loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._left = len(works)
+        self.tickets: list[Ticket] = []
+        try:
+            for number, work in enumerate(works):
+                put = partial(_number_later, loop, self._events, number)
+                self.tickets.append(scheduler.submit(work, put, seconds=seconds))
+        except BaseException:
+            self.close()
+            raise
+
+    def __aiter__(self) -> "AsyncStreams":
+        return self
+
+    async def __anext__(self) -> tuple[int, Delivery]:
+        if not self._left:
+            raise StopAsyncIteration
+        number, event = await self._events.get()
+        try:
+            delivery = _delivered(event)
+        except BaseException:
+            self.close()
+            raise
+        self._left -= event.last
+        return number, delivery
+
+    def close(self) -> None:
+        """Cancel what has not ended. Idempotent."""
+        self._left = 0
+        for ticket in self.tickets:
+            ticket.cancel()
+
+    def __del__(self) -> None:
+        for ticket in getattr(self, "tickets", ()):
+            ticket.cancel()
+
+
 def collect(
     scheduler: Scheduler, works: Sequence[Work], ended: Callable[[], object] = lambda: None
 ) -> list[list[Delivery]]:
@@ -95,6 +141,12 @@ def collect(
 
 def _number(events: SimpleQueue[tuple[int, Event]], number: int, event: Event) -> None:
     events.put((number, event))
+
+
+def _number_later(
+    loop: asyncio.AbstractEventLoop, events: "asyncio.Queue[tuple[int, Event]]", number: int, event: Event
+) -> None:
+    loop.call_soon_threadsafe(events.put_nowait, (number, event))
 
 
 def _hand_over(loop: asyncio.AbstractEventLoop, put: Callable[[Event], None], event: Event) -> None:

@@ -30,19 +30,27 @@ class ChatTemplate:
 
         Raises `BackendMissing` without jinja2, `BundleInvalid` for a template that cannot be compiled.
         """
+        self.source = source
         self._template = _compile(source)
         self._special_tokens = dict(special_tokens)
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """Return the text of a conversation; messages are mappings with at least `role`.
 
-        Raises `InvalidArgument` for messages of another form and where the template refuses or fails.
+        `tools` are described as in the API of OpenAI; None offers none. Raises `InvalidArgument` for messages of
+        another form and where the template refuses or fails.
         """
         given = [_checked(index, message) for index, message in enumerate(_listed(messages))]
         try:
             pieces = self._template.generate(
                 messages=given,
-                tools=None,
+                tools=None if tools is None else list(tools),
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from specruntime.errors import BackendMissing, BundleInvalid, InvalidArgument
 from specruntime.manifest.schema import TokenizerSpec
@@ -55,6 +56,11 @@ class TextCodec:
         return self._template is not None
 
     @property
+    def chat_template(self) -> str | None:
+        """The source of the bundle's chat template; None where it has none."""
+        return None if self._template is None else self._template.source
+
+    @property
     def size(self) -> int:
         """How many tokens the tokenizer has, added ones included: one more than the highest id."""
         return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -70,22 +76,29 @@ class TextCodec:
 
     def encode_plain(self, text: str) -> list[int]:
         """`encode` without the special tokens that the post-processor adds."""
-        return list(self._tokenizer.encode(_checked_text(text), add_special_tokens=False).ids)
+        return self.encode(text, add_special_tokens=False)
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of plain text. Special tokens are added only where the tokenizer file's own post-processor does.
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of plain text. Special tokens are added only where the tokenizer file's own post-processor does,
+        and not without `add_special_tokens`: the text of a chat has those that its template wrote.
 
         Raises `InvalidArgument` for text that is not valid Unicode, such as half a surrogate pair.
         """
-        return list(self._tokenizer.encode(_checked_text(text)).ids)
+        return list(self._tokenizer.encode(_checked_text(text), add_special_tokens=add_special_tokens).ids)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids without special tokens; bytes that form no character become U+FFFD.
+    def special_tokens(self, text: str) -> dict[int, str]:
+        """Return the special tokens, by id, whose names occur in the text."""
+        names = ((token, str(self._tokenizer.id_to_token(token))) for token in self._special)
+        return {token: name for token, name in names if name in text}
 
-        An id that the tokenizer does not have adds nothing. Raises `InvalidArgument` for what can be no id at all.
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of token ids, without special tokens unless they are asked for.
+
+        Bytes that form no character become U+FFFD, and an id that the tokenizer does not have adds nothing. Raises
+        `InvalidArgument` for what can be no id at all.
         """
         try:
-            return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
         except (OverflowError, TypeError) as error:
             raise _no_ids(error) from error
 
@@ -108,17 +121,27 @@ class TextCodec:
         # The template writes the special tokens itself.
         return self.encode_plain(text)
 
-    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        """Return the text that `chat` encodes; same errors."""
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """Return the text that `chat` encodes; same errors. The template gets the `tools` where there are some."""
         if self._template is None:
             raise InvalidArgument(
                 "this bundle has no chat template; encode plain text, or build from a checkpoint that has one"
             )
-        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
 
-    def stream(self, prompt: Sequence[int] = ()) -> "TextStream":
-        """Return a decoder for one answer's tokens as they are committed; `prompt` is what they follow."""
-        return TextStream(self, prompt)
+    def stream(
+        self, prompt: Sequence[int] = (), shown: Mapping[int, str] = MappingProxyType({})
+    ) -> "TextStream":
+        """Return a decoder for one answer's tokens as they are committed; `prompt` is what they follow.
+
+        `shown`: special tokens that are part of the text, by name.
+        """
+        return TextStream(self, prompt, shown)
 
     def token_bytes(self, token: int) -> bytes | None:
         """Return what the token adds to a text that it does not begin: UTF-8, or some bytes of a character.
@@ -141,6 +164,10 @@ class TextCodec:
         return (
             between.removeprefix(before).removesuffix(twice.removeprefix(before)).encode("utf-8", "replace")
         )
+
+    def token_name(self, token: int) -> str:
+        """Return the token as the vocabulary names it; nothing for one that it does not have."""
+        return str(self._tokenizer.id_to_token(token) or "")
 
     def token_text(self, token: int) -> str:
         r"""Return the token for a reader: its text, the name of a silent one, and bytes that are no text as
@@ -184,8 +211,12 @@ class TextStream:
     bytes without a bound, and cannot begin inside a character.)
     """
 
-    def __init__(self, codec: TextCodec, prompt: Sequence[int] = ()) -> None:
+    def __init__(
+        self, codec: TextCodec, prompt: Sequence[int] = (), shown: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
+        """Of the special tokens those in `shown` are text, by their names."""
         self._codec = codec
+        self._named = shown
         # The piece before the one being formed, then the one being formed; and the tokens of these up to where the
         # text last ended with a whole character.
         self._ids, self._whole = _end_of(prompt, codec)
@@ -197,7 +228,7 @@ class TextStream:
 
     def push(self, ids: Iterable[int]) -> str:
         """Return the text that became complete with these tokens; may be empty."""
-        return "".join(self._push(token) for token in ids if not self._codec.is_silent(token))
+        return "".join(self._text_of(token) for token in ids)
 
     def flush(self) -> str:
         """Return what is still held back, with U+FFFD for bytes that never became a character. Ends the answer."""
@@ -206,6 +237,11 @@ class TextStream:
         rest = text[self._shown :]
         self._ids, self._whole, self._shown = [], 0, 0
         return rest
+
+    def _text_of(self, token: int) -> str:
+        if token in self._named:  # text before and after it is decoded apart
+            return self.flush() + self._named[token]
+        return "" if self._codec.is_silent(token) else self._push(token)
 
     def _push(self, token: int) -> str:
         self._ids.append(token)

@@ -15,6 +15,7 @@ from specruntime.errors import CapacityExceeded
 from specruntime.manifest.schema import TreeSpec
 from specruntime.sampling.constraint import Constrain, unconstrained
 from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.reasoning import ReasoningMarks
 from specruntime.session import Session
 from tests.runtime.scripted_draft import (
     HeadsContext,
@@ -45,6 +46,12 @@ PARAMS = {
     "greedy": SamplingParams(),
     "sampled": SamplingParams(temperature=0.9, seed=5),
     "penalised": SamplingParams(temperature=0.7, top_k=30, repetition_penalty=1.3, seed=8),
+    "budgeted": SamplingParams(
+        temperature=0.9,
+        seed=5,
+        thinking_token_budget=6,
+        reasoning=ReasoningMarks("<", ">", (17, 23), begun=True),
+    ),
 }
 
 

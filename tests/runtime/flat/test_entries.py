@@ -241,7 +241,7 @@ def test_every_sampling_field_but_stop_strings_has_a_place(monkeypatch: pytest.M
         "stop_token_ids",
         "logit_bias",
     }  # strings need text; the others are arguments of their own
-    alone = {"n"}  # has one value
+    alone = {"n", "thinking_token_budget", "reasoning"}  # of LLM and chats
     of_python = {"structured_outputs", "logits_processors"}
     expected = {f.name for f in fields(SamplingParams)} - arrays - alone - of_python
     assert set(flat.PARAMS.names or ()) - {"text"} == expected

@@ -154,7 +154,7 @@ def test_arguments_of_vllm_pass_where_they_change_nothing_and_others_are_refused
     for name, value in {
         "lora_request": "x",
         "priority": 1,
-        "tools": [1],
+        "chat_template_kwargs": {"x": 1},
         "add_generation_prompt": False,
     }.items():
         asked: dict[str, Any] = {name: value}

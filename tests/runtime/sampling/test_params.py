@@ -12,6 +12,7 @@ import pytest
 
 from specruntime.errors import InvalidArgument
 from specruntime.sampling.params import SamplingParams
+from specruntime.sampling.reasoning import ReasoningMarks
 from specruntime.sampling.structured import StructuredOutputsParams
 
 NAN, INF = float("nan"), float("inf")
@@ -45,9 +46,11 @@ REFUSED: dict[str, list[object]] = {
     "logprobs": [-1, 1.5, "3", True],
     "ignore_eos": [0, None, "yes"],
     "accept": ["typical", None, ""],
-    "n": [0, 2, None, True, "1"],
+    "n": [0, 17, None, True, "1"],
     "structured_outputs": [{"regex": "a"}, "json", True],
     "logits_processors": [None, (3,), print, "abc"],
+    "thinking_token_budget": [-1, 0.5, "3", True],
+    "reasoning": [True, "<think>", ("<think>", "</think>")],
 }
 ALLOWED: dict[str, list[object]] = {
     "temperature": [0, 0.0, 1e-6, 1, 1.5, np.float32(0.7)],
@@ -66,9 +69,11 @@ ALLOWED: dict[str, list[object]] = {
     "logprobs": [None, 0, 5],
     "ignore_eos": [True, False],
     "accept": ["match", "rejection"],
-    "n": [1, np.int64(1)],
+    "n": [1, 16, np.int64(1)],
     "structured_outputs": [None, StructuredOutputsParams(regex="a+")],
     "logits_processors": [(), (max,)],
+    "thinking_token_budget": [None, 0, 5, np.int64(5)],
+    "reasoning": [None, ReasoningMarks("<think>", "</think>", (3,))],
 }
 
 
@@ -170,7 +175,7 @@ def test_each_answer_without_a_seed_draws_one_that_json_keeps() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"n": 2}, "^n is 2, expected 1: several answers to one prompt are not supported yet"),
+        ({"n": 17}, "^n is 17, expected an integer from 1 to 16"),
         ({"best_of": 2}, "best_of is an option of vLLM that is not supported here: leave it out$"),
         ({"use_beam_search": True}, "use_beam_search is an option of vLLM"),
         ({"guided_decoding": None}, "guided_decoding is an option of vLLM"),

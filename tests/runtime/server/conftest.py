@@ -23,6 +23,7 @@ from specruntime.server.app import create_app
 from specruntime.server.connections import CONNECTION, BoundedConnection, server_config
 from specruntime.server.settings import Settings
 from specruntime.serving import Scheduler, stepper_for
+from specruntime.text.codec import TextCodec
 from tests.runtime.scripted_bundle import ScriptedEngine, scripted_bundle
 from tests.runtime.scripted_engine import Language
 
@@ -90,23 +91,40 @@ def running(
     engine: ScriptedEngine | None = None,
 ) -> Iterator[Running]:
     """Serves the bundle from a thread of this process."""
+    with (
+        Scheduler(stepper_for(bundle, slots), queue_limit=queue_limit) as scheduler,
+        serving(
+            scheduler, bundle, bundle.tokenizer, bundle.manifest.target.capacity, settings, engine
+        ) as server,
+    ):
+        yield server
+
+
+@contextmanager
+def serving(
+    scheduler: Scheduler,
+    bundle: LoadedBundle,
+    codec: TextCodec | None,
+    capacity: int,
+    settings: Settings,
+    engine: ScriptedEngine | None = None,
+) -> Iterator[Running]:
+    """Serves what a scheduler answers."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    with Scheduler(stepper_for(bundle, slots), queue_limit=queue_limit) as scheduler:
-        app = create_app(scheduler, bundle.tokenizer, bundle.manifest.target.capacity, settings)
-        server = uvicorn.Server(server_config(app, settings, 1))
-        loop = GivenLoop()
+    server = uvicorn.Server(server_config(create_app(scheduler, codec, capacity, settings), settings, 1))
+    loop = GivenLoop()
 
-        def run() -> None:
-            with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                runner.run(server.serve(sockets=[listener]))
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(server.serve(sockets=[listener]))
 
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        wait_for(lambda: server.started)
-        yield Running(listener.getsockname()[1], scheduler, bundle, server, loop, engine)
-        server.should_exit = True
-        thread.join(120)
-        assert not thread.is_alive()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_for(lambda: server.started)
+    yield Running(listener.getsockname()[1], scheduler, bundle, server, loop, engine)
+    server.should_exit = True
+    thread.join(120)
+    assert not thread.is_alive()
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:

@@ -15,22 +15,27 @@ import typing_extensions
 from openai.types import completion_create_params as text_params
 from openai.types.chat import ChatCompletionContentPartRefusalParam as RefusalPartParam
 from openai.types.chat import ChatCompletionContentPartTextParam as TextPartParam
+from openai.types.chat import ChatCompletionFunctionToolParam as ToolParam
 from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam, ParsedChatCompletionMessage
+from openai.types.chat import ChatCompletionMessageFunctionToolCallParam as ToolCallParam
 from openai.types.chat import ChatCompletionStreamOptionsParam as StreamOptionsParam
 from openai.types.chat import chat_completion_content_part_param as parts
+from openai.types.chat import chat_completion_message_function_tool_call_param as tool_call_params
 from openai.types.chat import completion_create_params as chat_params
+from openai.types.shared_params import FunctionDefinition
 from pydantic import BaseModel, ValidationError
 
 from specruntime.manifest.messages import describe_problem, path_of, worst
+from specruntime.server.neutral import Neutral
 from specruntime.server.schema import (
     ChatMessage,
     ChatRequest,
     CompletionRequest,
-    Neutral,
     PromptCacheOptions,
     StreamOptions,
     TextPart,
 )
+from specruntime.server.tool_schema import CalledFunction, Function, Tool, ToolCall
 from specruntime.server.work import sampling_params
 from tests.conftest import REPOSITORY
 from tests.runtime.server.conftest import Running
@@ -48,7 +53,12 @@ PLACES: list[tuple[str, Any, Any, type[BaseModel]]] = [
     ("prompt_cache_options.", CHAT, chat_params.PromptCacheOptions, PromptCacheOptions),
     *(("messages[].", CHAT, param, ChatMessage) for param in MESSAGE_PARAMS),
     ("messages[].content[].", CHAT, TextPartParam, TextPart),
+    ("tools[].", CHAT, ToolParam, Tool),
+    ("tools[].function.", CHAT, FunctionDefinition, Function),
+    ("messages[].tool_calls[].", CHAT, ToolCallParam, ToolCall),
+    ("messages[].tool_calls[].function.", CHAT, tool_call_params.Function, CalledFunction),
 ]
+FUNCTION = {"name": "x", "arguments": "{}"}
 # Values that a type does not say, or not within the ranges of the API.
 STATED: dict[str, tuple[Any, ...]] = {
     "messages": ([MESSAGE],),
@@ -56,6 +66,8 @@ STATED: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({}, {"3": 5}),
     "stream_options": ({}, {"include_usage": False}),
     "messages[].content": ("x", [{"type": "text", "text": "x"}]),
+    "tools[].function": ({"name": "x"},),
+    "messages[].tool_calls[].function": (FUNCTION,),
 }
 # The deprecated role of function results is refused by its name.
 REFUSED = {"messages[].role": "function"}
@@ -130,6 +142,14 @@ def request_with(prefix: str, base: dict[str, Any], role: str, field: dict[str, 
         return {"messages": [{**message, **field}]}
     if prefix == "messages[].content[].":
         return {"messages": [{**message, "content": [{"type": "text", "text": "x", **field}]}]}
+    of_function = field if prefix.endswith("function.") else {}
+    of_tool = {} if prefix.endswith("function.") else field
+    if prefix.startswith("tools"):
+        tool = {"type": "function", "function": {"name": "x", **of_function}, **of_tool}
+        return {**base, "tools": [tool]}
+    if prefix.startswith("messages[].tool_calls"):
+        call = {"id": "1", "type": "function", "function": {**FUNCTION, **of_function}, **of_tool}
+        return {"messages": [{**message, "tool_calls": [call]}]}
     inner = {prefix.rstrip("."): field} if prefix else field
     return {**base, "stream": True, **inner}
 
@@ -170,7 +190,10 @@ def test_each_value_of_each_field_passes_or_is_refused_as_documented(
     values = STATED.get(path) or [value for value in examples(kind) if value is not None]
     for value in [*values, *([] if required else [None])]:
         request = request_with(prefix, base, role_of(param), {name: value})
-        if (path in REFUSED and value == REFUSED[path]) or (
+        if path in HONOURED and '"custom"' in json.dumps(value):
+            with pytest.raises(ValidationError, match="function"):
+                model_of(request).model_validate(request)
+        elif (path in REFUSED and value == REFUSED[path]) or (
             path in NEUTRAL and value not in NEUTRAL[path][0]
         ):
             require_refusal(request, path)

@@ -15,7 +15,7 @@ from tests.runtime.server.http import call
 load_all_checks()
 # A request of the schema may still be too long, or ask for what does not go together: 400.
 LEFT_OUT: list[Any] = CHECKS.get_by_names(["positive_data_acceptance"])
-POSTS = ("/v1/chat/completions", "/v1/completions")
+POSTS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
 GETS = ("/v1/models", "/v1/models/{model}", "/health", "/ready", "/metrics")
 CASES = [
     *((path, "POST", mode) for path in POSTS for mode in GenerationMode),

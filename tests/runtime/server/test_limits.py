@@ -105,11 +105,12 @@ def test_values_and_names_that_are_not_known_are_refused(serve: Serve) -> None:
     )
     assert told["param"] == "messages.0.content.0.url"
     assert require_error(ask(server, max_token=3), 422)["param"] == "max_token"
-    told = require_error(ask(server, echo=True), 422)
-    assert told["message"] == "echo: found true, expected null or false; answers begin after the prompt"
-    assert told["param"] == "echo"
+    told = require_error(ask(server, suffix="x"), 422)
+    reason = "answers are not written to end before a text"
+    assert told["message"] == f'suffix: found "x", expected null or ""; {reason}'
+    assert told["param"] == "suffix"
     others: list[dict[str, Any]] = [
-        {"n": 2}, {"echo": True}, {"best_of": 3}, {"suffix": "x"}, {"stop": [""]}, {"prompt": []},
+        {"n": 17}, {"n": 0}, {"best_of": 17}, {"echo": 1}, {"suffix": "x"}, {"stop": [""]}, {"prompt": []},
     ]  # fmt: skip
     for fields in others:
         require_error(ask(server, **fields), 422)

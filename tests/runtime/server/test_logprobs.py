@@ -16,6 +16,7 @@ from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import TokenLogprobs
 from specruntime.server.responses import AnswerShape
 from specruntime.server.schema import ChatRequest, CompletionRequest
+from specruntime.server.work import Prompt
 from specruntime.serving.events import Delivery, Figures
 from specruntime.stopping import FinishReason, StopChecker
 from specruntime.text.codec import TextCodec
@@ -71,7 +72,7 @@ def choice(
     codec: TextCodec | None, body: dict[str, Any], found: list[Delivery], prompt: Sequence[int] = (5,)
 ) -> Any:
     request = ChatRequest(**body) if "messages" in body else CompletionRequest(**body)
-    return AnswerShape(request, prompt, codec).whole(found)["choices"][0]
+    return AnswerShape(request, [Prompt(list(prompt))], codec).whole([found])["choices"][0]
 
 
 def ids_of(tokenizer: Tokenizer, *names: str) -> list[int]:
@@ -141,10 +142,10 @@ def test_offsets_point_into_the_text_that_was_sent(tmp_path: Path, make: Any, se
     top = draw.sample(range(tokenizer.get_vocab_size()), 3)
     ends = sorted({*draw.sample(range(1, 20), 6), 20})
     found = deliveries(codec, pool[:3], tokens, stop=draw.choice([None, "ab a", "b "]), rounds=ends, top=top)
-    shape = AnswerShape(CompletionRequest(**TEXT), pool[:3], codec)
+    shape = AnswerShape(CompletionRequest(**TEXT), [Prompt(pool[:3])], codec)
     text, names, offsets = "", [], []
     for delivery in found:
-        (part,) = shape.chunk(delivery)["choices"]
+        (part,) = shape.chunks(0, delivery)[0]["choices"]
         text += part["text"]
         table = part["logprobs"]
         assert all(offset <= len(text) for offset in table["text_offset"])
@@ -167,8 +168,8 @@ def test_a_stream_says_the_seed_and_the_prompt_once_and_the_ids_of_every_chunk(w
     for body in (TEXT, CHAT):
         asked = {**body, "return_token_ids": True}
         request = ChatRequest(**asked) if "messages" in asked else CompletionRequest(**asked)
-        shape = AnswerShape(request, [letter, 4], words)
-        chunks = [shape.chunk(delivery) for delivery in found]
+        shape = AnswerShape(request, [Prompt([letter, 4])], words)
+        chunks = [chunk for delivery in found for chunk in shape.chunks(0, delivery)]
         choices = [chunk["choices"][0] for chunk in chunks]
         assert [each["token_ids"] for each in choices] == [[letter]] * 3
         assert [each.get("seed") for each in choices] == [7, None, None]

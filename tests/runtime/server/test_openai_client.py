@@ -182,7 +182,7 @@ def test_errors_are_the_clients_own_exceptions(tiny_server: Running, serve: Serv
     cases: list[tuple[type[openai.APIStatusError], dict[str, Any]]] = [
         (openai.NotFoundError, {"model": "gpt-4"}),
         (openai.UnprocessableEntityError, {"temperature": 3}),
-        (openai.UnprocessableEntityError, {"n": 2}),
+        (openai.UnprocessableEntityError, {"n": 17}),
         (openai.BadRequestError, {"messages": [{"role": "user", "content": "x" * 4000}]}),
         (openai.BadRequestError, {"top_logprobs": 2}),
         (openai.BadRequestError, {"extra_body": {"min_tokens": 5, "max_tokens": 2}}),

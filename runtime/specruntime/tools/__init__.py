@@ -1,0 +1,1 @@
+"""Tool calls: the formats that models write them in, and what a chat needs to offer tools."""
