@@ -134,8 +134,8 @@ def _reasoning_state(params: SamplingParams, vocab: int) -> ReasoningState | Non
         return None
     if params.thinking_token_budget is not None and params.structured_outputs is not None:
         raise InvalidArgument(
-            "thinking_token_budget and structured_outputs are both given, and a form holds from the first token on: leave "
-            "one of them out"
+            "thinking_token_budget and structured_outputs are both given, and a form holds from the first token on: "
+            "leave one of them out"
         )
     _ids("the end mark of the reasoning", params.reasoning.end_ids, vocab)
     return ReasoningState(params.reasoning, params.thinking_token_budget)
