@@ -1,0 +1,19 @@
+// The path avx512: products of 16 outputs in one of 32 zmm registers (Intel servers since 2019).
+#include "dispatch.h"
+#include "simd/avx512.h"
+
+namespace specruntime {
+namespace SPECRUNTIME_ISA {
+// Rows that share one reading of a tile: as many as keep their sums in registers.
+constexpr int kIntegerRows = 12;
+constexpr int kFineRows = 8;
+constexpr int kFloatRows = 12;
+}  // namespace SPECRUNTIME_ISA
+}  // namespace specruntime
+
+#include "matmul/table.h"
+
+namespace specruntime {
+extern const Path path_avx512;
+const Path path_avx512 = {"avx512", &SPECRUNTIME_ISA::kMatmulKernels, nullptr};
+}  // namespace specruntime
