@@ -7,8 +7,6 @@
 namespace specruntime {
 namespace SPECRUNTIME_ISA {
 
-constexpr size_t kPrefetchDistance = 8192;  // bytes ahead of the weights in use: two pages, past the next jump of DRAM
-
 /// Where a tile's weights and a group of rows lie.
 struct IntegerTile {
     const uint8_t* weights;

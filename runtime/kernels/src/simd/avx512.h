@@ -1,4 +1,5 @@
-// Sixteen lanes in one zmm register: the width of a tile of outputs. For processors whose 512-bit units run at full rate.
+// Sixteen lanes in one zmm register: the width of a tile of outputs. For processors whose 512-bit units run at full
+// rate.
 #pragma once
 
 #include "avx.h"
