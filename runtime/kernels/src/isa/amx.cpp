@@ -5,8 +5,9 @@
 namespace specruntime {
 namespace SPECRUNTIME_ISA {
 // As of avx512.
-constexpr int kIntegerRows = 12;
-constexpr int kFineRows = 8;
+constexpr int kIntegerRows = 6;
+constexpr int kFineRows = 4;
+constexpr int kIntegerTiles = 2;  // at once: a row's bytes are loaded once for both
 constexpr int kFloatRows = 12;
 constexpr size_t kPrefetchDistance = 2048;
 }  // namespace SPECRUNTIME_ISA

@@ -5,8 +5,9 @@
 namespace specruntime {
 namespace SPECRUNTIME_ISA {
 // Rows that share one reading of a tile: as many as keep their sums in registers.
-constexpr int kIntegerRows = 12;
-constexpr int kFineRows = 8;
+constexpr int kIntegerRows = 6;
+constexpr int kFineRows = 4;
+constexpr int kIntegerTiles = 2;  // at once: a row's bytes are loaded once for both
 constexpr int kFloatRows = 12;
 // Bytes ahead of the weights in use that are asked for: what measured best on Intel servers.
 constexpr size_t kPrefetchDistance = 2048;

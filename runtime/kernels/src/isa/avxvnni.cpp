@@ -8,6 +8,7 @@ namespace SPECRUNTIME_ISA {
 // Rows that share one reading of a tile: as many as keep their sums in registers.
 constexpr int kIntegerRows = 6;
 constexpr int kFineRows = 4;
+constexpr int kIntegerTiles = 1;  // at once
 constexpr int kFloatRows = 6;
 // Bytes ahead of the weights in use that are asked for: what measured best on Intel servers.
 constexpr size_t kPrefetchDistance = 2048;

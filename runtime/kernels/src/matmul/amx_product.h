@@ -153,9 +153,10 @@ SPECRUNTIME_INLINE void add_block(const BlockSums& sums, const float* row_scales
     }
 }
 
-/// y[row] of sixteen rows with one unpacked tile. The tile unit works on a block while the block before it is scaled.
+/// results[row] of sixteen rows with one unpacked tile. The tile unit works on a block while the block before it is
+/// scaled.
 template <bool Fine, bool Minimum>
-SPECRUNTIME_INLINE void amx_tile(const ProductPart& part, const AmxScratch& scratch, int64_t group, F16* y) {
+SPECRUNTIME_INLINE void amx_tile(const ProductPart& part, const AmxScratch& scratch, int64_t group, F16* results) {
     const Geometry& geometry = *part.geometry;
     const int64_t blocks = geometry.blocks, block = geometry.block, depth = depth_of(geometry);
     const size_t stride = part.rows.stride, first = static_cast<size_t>(part.first_row + group * kTileRows) * stride;
@@ -164,6 +165,7 @@ SPECRUNTIME_INLINE void amx_tile(const ProductPart& part, const AmxScratch& scra
     const float* row_scales = scratch.row_scales + group * blocks * 16;
     const float* row_sums = scratch.row_sums + group * blocks * 16;
     BlockSums sums[2];
+    F16 y[16];
     SPECRUNTIME_UNROLL
     for (int row = 0; row < 16; ++row) y[row] = zero16();
     sum_block<Fine>(scratch.weights, high, low, stride, block, depth, &sums[0]);
@@ -177,6 +179,8 @@ SPECRUNTIME_INLINE void amx_tile(const ProductPart& part, const AmxScratch& scra
         add_block<Fine, Minimum>(sums[b % 2], row_scales + b * 16, row_sums + b * 16, load16(scratch.scales + b * 16),
                                  centre, y);
     }
+    SPECRUNTIME_UNROLL
+    for (int row = 0; row < 16; ++row) results[row] = y[row];
 }
 
 template <bool Int4, bool Fine, bool Minimum>

@@ -23,93 +23,144 @@ SPECRUNTIME_INLINE F16 load_scales(const uint8_t* from, bool half) {
     return half ? load_half16(reinterpret_cast<const uint16_t*>(from)) : load16(reinterpret_cast<const float*>(from));
 }
 
-/// Add the products of four inputs, for each row.
-template <int Rows, bool Int4, bool Fine>
-SPECRUNTIME_INLINE void add_step(I16* sums, I16* low_sums, const WeightBytes<Int4>& weights, const int8_t* high,
-                                 const int8_t* low, size_t row_stride) {
+/// Sums of `Tiles` tiles and `Rows` rows: that of a tile and row lies at tile * Rows + row.
+template <int Rows, int Tiles, bool Fine>
+struct IntegerSums {
+    I16 high[Tiles * Rows];
+    I16 low[Fine ? Tiles * Rows : 1];
+};
+
+/// Add the products of four inputs: each row's bytes are spread once and used for every tile.
+template <int Rows, int Tiles, bool Int4, bool Fine>
+SPECRUNTIME_INLINE void add_step(IntegerSums<Rows, Tiles, Fine>& sums, const WeightBytes<Int4>* weights,
+                                 const IntegerTile& tile, int64_t k) {
     SPECRUNTIME_UNROLL
     for (int row = 0; row < Rows; ++row) {
-        sums[row] = dot<Int4>(sums[row], weights, row_bytes(high + row * row_stride));
-        if constexpr (Fine) low_sums[row] = dot<Int4>(low_sums[row], weights, row_bytes(low + row * row_stride));
+        const RowBytes high = row_bytes(tile.high + k + row * tile.row_stride);
+        SPECRUNTIME_UNROLL
+        for (int t = 0; t < Tiles; ++t)
+            sums.high[t * Rows + row] = dot<Int4>(sums.high[t * Rows + row], weights[t], high);
+        if constexpr (Fine) {
+            const RowBytes low = row_bytes(tile.low + k + row * tile.row_stride);
+            SPECRUNTIME_UNROLL
+            for (int t = 0; t < Tiles; ++t)
+                sums.low[t * Rows + row] = dot<Int4>(sums.low[t * Rows + row], weights[t], low);
+        }
     }
 }
 
-/// Add the products of sixteen inputs, for each row.
-template <int Rows, bool Int4, bool Fine>
-SPECRUNTIME_INLINE void add_sixteen(I16* sums, I16* low_sums, const uint8_t* values, const int8_t* high,
-                                    const int8_t* low, size_t row_stride) {
+/// Add the products of sixteen inputs from `k` on, whose weights lie at `values` in the first tile.
+template <int Rows, int Tiles, bool Int4, bool Fine>
+SPECRUNTIME_INLINE void add_sixteen(IntegerSums<Rows, Tiles, Fine>& sums, const uint8_t* values,
+                                    const IntegerTile& tile, int64_t k) {
     constexpr int kBytes = Int4 ? 128 : 256;
+    const size_t next_tile = tile.geometry->tile_bytes;
     SPECRUNTIME_UNROLL
-    for (int line = 0; line < kBytes; line += 64) prefetch(values + kPrefetchDistance + line);
+    for (int t = 0; t < Tiles; ++t) {
+        SPECRUNTIME_UNROLL
+        for (int line = 0; line < kBytes; line += 64) prefetch(values + t * next_tile + kPrefetchDistance + line);
+    }
     if constexpr (Int4) {
         SPECRUNTIME_UNROLL
         for (int unit = 0; unit < 2; ++unit) {
-            WeightBytes<true> first, second;
-            load_two_steps(values + unit * 64, &first, &second);
-            add_step<Rows, true, Fine>(sums, low_sums, first, high + unit * 8, low + unit * 8, row_stride);
-            add_step<Rows, true, Fine>(sums, low_sums, second, high + unit * 8 + 4, low + unit * 8 + 4, row_stride);
+            WeightBytes<true> first[Tiles], second[Tiles];
+            SPECRUNTIME_UNROLL
+            for (int t = 0; t < Tiles; ++t) load_two_steps(values + t * next_tile + unit * 64, &first[t], &second[t]);
+            add_step<Rows, Tiles, true, Fine>(sums, first, tile, k + unit * 8);
+            add_step<Rows, Tiles, true, Fine>(sums, second, tile, k + unit * 8 + 4);
         }
     } else {
         SPECRUNTIME_UNROLL
         for (int step = 0; step < 4; ++step) {
-            add_step<Rows, false, Fine>(sums, low_sums, load_step(values + step * 64), high + step * 4, low + step * 4,
-                                        row_stride);
+            WeightBytes<false> weights[Tiles];
+            SPECRUNTIME_UNROLL
+            for (int t = 0; t < Tiles; ++t) weights[t] = load_step(values + t * next_tile + step * 64);
+            add_step<Rows, Tiles, false, Fine>(sums, weights, tile, k + step * 4);
         }
     }
 }
 
-/// y[row] = the products of `Rows` rows with 16 outputs, block after block in order.
-template <int Rows, bool Int4, bool Fine, bool Minimum>
-SPECRUNTIME_INLINE void integer_tile(const IntegerTile& tile, F16* y) {
-    const Geometry& geometry = *tile.geometry;
-    const int64_t row_blocks = geometry.blocks;
-    SPECRUNTIME_UNROLL
-    for (int row = 0; row < Rows; ++row) y[row] = zero16();
-    const uint8_t* record = tile.weights;
-    const int8_t* high = tile.high;
-    const int8_t* low = tile.low;
-    for (int64_t b = 0; b < geometry.blocks; ++b, record += geometry.record_bytes) {
-        const RowBlock* block = tile.blocks + b;
-        I16 sums[Rows], low_sums[Fine ? Rows : 1];
-        // The sums start at minus (zero point times the row's levels), so that centring costs nothing. With two bytes
-        // a level the low sums, which count once, carry it.
-        I16* starts = Fine ? low_sums : sums;
-        if (tile.has_zeros) {
-            const I16 zeros = load_bytes16(record + geometry.zero_offset);
+/// The sums of a block start at minus (zero point times the row's levels), so that centring costs nothing. With two
+/// bytes a level the low sums, which count once, carry it.
+template <int Rows, int Tiles, bool Int4, bool Fine>
+SPECRUNTIME_INLINE void start_sums(IntegerSums<Rows, Tiles, Fine>& sums, const uint8_t* record, const RowBlock* block,
+                                   const IntegerTile& tile) {
+    const int64_t row_blocks = tile.geometry->blocks;
+    I16* starts = Fine ? sums.low : sums.high;
+    if (tile.has_zeros) {
+        SPECRUNTIME_UNROLL
+        for (int t = 0; t < Tiles; ++t) {
+            const I16 zeros = load_bytes16(record + t * tile.geometry->tile_bytes + tile.geometry->zero_offset);
             const I16 negative = set_int16(kOffset<Int4>) - zeros;
             SPECRUNTIME_UNROLL
-            for (int row = 0; row < Rows; ++row) starts[row] = negative * set_int16(block[row * row_blocks].levels);
-        } else {
+            for (int row = 0; row < Rows; ++row) {
+                starts[t * Rows + row] = negative * set_int16(block[row * row_blocks].levels);
+            }
+        }
+    } else {
+        SPECRUNTIME_UNROLL
+        for (int row = 0; row < Rows; ++row) {
+            const I16 start = set_int16(block[row * row_blocks].start);
             SPECRUNTIME_UNROLL
-            for (int row = 0; row < Rows; ++row) starts[row] = set_int16(block[row * row_blocks].start);
+            for (int t = 0; t < Tiles; ++t) starts[t * Rows + row] = start;
         }
-        if constexpr (Fine) {
-            SPECRUNTIME_UNROLL
-            for (int row = 0; row < Rows; ++row) sums[row] = zero_int16();
-        }
-        const uint8_t* values = record;
-        for (int64_t k = 0; k < geometry.block; k += 16) {
-            add_sixteen<Rows, Int4, Fine>(sums, low_sums, values, high, low, tile.row_stride);
-            values += Int4 ? 128 : 256;
-            high += 16;
-            if constexpr (Fine) low += 16;
-        }
-        prefetch(values + kPrefetchDistance);
-        const F16 scale = load_scales(record + geometry.scale_offset, tile.half_scales);
+    }
+    if constexpr (Fine) {
+        SPECRUNTIME_UNROLL
+        for (int i = 0; i < Tiles * Rows; ++i) sums.high[i] = zero_int16();
+    }
+}
+
+/// y += the sums of a block, scaled.
+template <int Rows, int Tiles, bool Int4, bool Fine, bool Minimum>
+SPECRUNTIME_INLINE void scale_sums(const IntegerSums<Rows, Tiles, Fine>& sums, const uint8_t* record,
+                                   const RowBlock* block, const IntegerTile& tile, F16* y) {
+    const Geometry& geometry = *tile.geometry;
+    SPECRUNTIME_UNROLL
+    for (int t = 0; t < Tiles; ++t) {
+        const uint8_t* from = record + t * geometry.tile_bytes;
+        const F16 scale = load_scales(from + geometry.scale_offset, tile.half_scales);
         F16 centre = scale;
         if constexpr (Minimum) {  // the weight of the zero point's level
             const F16 zero =
-                tile.has_zeros ? to_float(load_bytes16(record + geometry.zero_offset)) : set16(Int4 ? 8.0f : 128.0f);
-            centre = fma(zero, scale, load_scales(record + geometry.minimum_offset, tile.half_scales));
+                tile.has_zeros ? to_float(load_bytes16(from + geometry.zero_offset)) : set16(Int4 ? 8.0f : 128.0f);
+            centre = fma(zero, scale, load_scales(from + geometry.minimum_offset, tile.half_scales));
         }
         SPECRUNTIME_UNROLL
         for (int row = 0; row < Rows; ++row) {
-            const RowBlock& rounded = block[row * row_blocks];
-            const I16 sum = Fine ? shift_left<7>(sums[row]) + low_sums[row] : sums[row];
-            y[row] = fma(to_float(sum) * set16(rounded.scale), scale, y[row]);
-            if constexpr (Minimum) y[row] = fma(centre, set16(rounded.sum), y[row]);
+            const RowBlock& rounded = block[row * geometry.blocks];
+            const int i = t * Rows + row;
+            I16 sum = sums.high[i];
+            if constexpr (Fine) sum = shift_left<7>(sum) + sums.low[i];
+            y[i] = fma(to_float(sum) * set16(rounded.scale), scale, y[i]);
+            if constexpr (Minimum) y[i] = fma(centre, set16(rounded.sum), y[i]);
         }
     }
+}
+
+/// results[tile * Rows + row] = the products of `Rows` rows with `Tiles` tiles, block after block in order.
+template <int Rows, int Tiles, bool Int4, bool Fine, bool Minimum>
+SPECRUNTIME_INLINE void integer_tiles(const IntegerTile& tile, F16* results) {
+    const Geometry& geometry = *tile.geometry;
+    F16 y[Tiles * Rows];  // apart from `results`, whose address is known elsewhere: these stay in registers
+    SPECRUNTIME_UNROLL
+    for (int i = 0; i < Tiles * Rows; ++i) y[i] = zero16();
+    const uint8_t* record = tile.weights;
+    int64_t k = 0;
+    for (int64_t b = 0; b < geometry.blocks; ++b, record += geometry.record_bytes) {
+        const RowBlock* block = tile.blocks + b;
+        IntegerSums<Rows, Tiles, Fine> sums;
+        start_sums<Rows, Tiles, Int4, Fine>(sums, record, block, tile);
+        const uint8_t* values = record;
+        for (const int64_t end = k + geometry.block; k < end; k += 16, values += Int4 ? 128 : 256) {
+            add_sixteen<Rows, Tiles, Int4, Fine>(sums, values, tile, k);
+        }
+        SPECRUNTIME_UNROLL
+        for (int t = 0; t < Tiles; ++t) prefetch(values + t * geometry.tile_bytes + kPrefetchDistance);
+        scale_sums<Rows, Tiles, Int4, Fine, Minimum>(sums, record, block, tile, y);
+    }
+    SPECRUNTIME_UNROLL
+    for (int i = 0; i < Tiles * Rows; ++i) results[i] = y[i];
 }
 
 }  // namespace SPECRUNTIME_ISA

@@ -11,6 +11,7 @@ namespace {
 // Rows are taken in panels, so that the working memory has a bound; a panel of rounded rows stays in the second cache.
 constexpr int64_t kPanelRows = 512;
 // Rows of a part where there are many: their bytes stay in the second cache while the part's tiles pass by.
+// A multiple of what the kernels take at once (6, 12 and 16).
 constexpr int64_t kPartRows = 96;
 // Least work of a part, in bytes of weights that four rows read: a part of less is mostly the cost of starting it.
 constexpr int64_t kPartWork = 32 << 10;
@@ -45,8 +46,8 @@ void product_part(void* job, size_t index) {
     const int64_t row_part = static_cast<int64_t>(index) / call.tile_parts;
     const int64_t tile_part = static_cast<int64_t>(index) % call.tile_parts;
     ProductPart part = call.part;
-    part.first_row = share(call.rows, call.row_parts, row_part);
-    part.last_row = share(call.rows, call.row_parts, row_part + 1);
+    part.first_row = row_part * kPartRows;
+    part.last_row = std::min(call.rows, part.first_row + kPartRows);
     part.first_tile = share(part.geometry->tiles, call.tile_parts, tile_part);
     part.last_tile = share(part.geometry->tiles, call.tile_parts, tile_part + 1);
     if (call.part_scratch == 0) {
@@ -61,7 +62,7 @@ void product_part(void* job, size_t index) {
 void run_product(Call& call, const Pool& pool) {
     const Geometry& geometry = *call.part.geometry;
     call.row_parts = (call.rows + kPartRows - 1) / kPartRows;
-    const int64_t part_rows = (call.rows + call.row_parts - 1) / call.row_parts;
+    const int64_t part_rows = std::min(call.rows, kPartRows);
     const int64_t work = geometry.tiles * static_cast<int64_t>(geometry.tile_bytes) * ((part_rows + 3) / 4);
     const int64_t most = std::max<int64_t>(1, kMostParts / call.row_parts);
     call.tile_parts = std::max<int64_t>(1, std::min({work / kPartWork, geometry.tiles, most}));

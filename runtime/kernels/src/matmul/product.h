@@ -18,43 +18,59 @@ SPECRUNTIME_INLINE void in_groups(int64_t first, int64_t last, int64_t most, Gro
     }
 }
 
-template <int Rows, bool Int4, bool Fine, bool Minimum>
-void integer_rows(const IntegerTile& tile, const Finish& finish, float* y) {
-    F16 sums[Rows];
-    integer_tile<Rows, Int4, Fine, Minimum>(tile, sums);
-    finish_rows<Rows>(finish, sums, y);
+/// The end of `Tiles` tiles from `t` on and `Rows` rows from `row` on.
+template <int Rows, int Tiles>
+SPECRUNTIME_INLINE void finish_tiles(const ProductPart& part, int64_t t, int64_t row, F16* sums) {
+    const int64_t width = part.matrix->activation == Activation::none ? 16 : 8;
+    for (int tile = 0; tile < Tiles; ++tile) {
+        const Finish finish = finish_of(part, t + tile);
+        finish_rows<Rows>(finish, sums + tile * Rows, part.y + row * finish.stride + (t + tile) * width);
+    }
+}
+
+/// One call of the integer kernel: `Tiles` tiles from `t` on, `Rows` rows from `row` on.
+template <int Rows, int Tiles, bool Int4, bool Fine, bool Minimum>
+void integer_rows(const ProductPart& part, int64_t t, int64_t row) {
+    const PackedMatrix& matrix = *part.matrix;
+    const Geometry& geometry = *part.geometry;
+    const size_t at = static_cast<size_t>(row) * part.rows.stride;
+    IntegerTile tile = {};
+    tile.weights = matrix.data + static_cast<size_t>(t) * geometry.tile_bytes;
+    tile.high = part.rows.high + at;
+    tile.low = Fine ? part.rows.low + at : tile.high;
+    tile.row_stride = part.rows.stride;
+    tile.blocks = part.rows.blocks + row * geometry.blocks;
+    tile.geometry = &geometry;
+    tile.has_zeros = matrix.has_zeros;
+    tile.half_scales = matrix.scale_type == ScaleType::fp16;
+    F16 sums[Tiles * Rows];
+    integer_tiles<Rows, Tiles, Int4, Fine, Minimum>(tile, sums);
+    finish_tiles<Rows, Tiles>(part, t, row, sums);
 }
 
 /// integer_rows for `rows` rows, found by counting down from the most a group has.
-template <int Rows, bool Int4, bool Fine, bool Minimum>
-SPECRUNTIME_INLINE void integer_group(int rows, const IntegerTile& tile, const Finish& finish, float* y) {
+template <int Rows, int Tiles, bool Int4, bool Fine, bool Minimum>
+SPECRUNTIME_INLINE void integer_group(int rows, const ProductPart& part, int64_t t, int64_t row) {
     if constexpr (Rows == 1) {
-        integer_rows<1, Int4, Fine, Minimum>(tile, finish, y);
+        integer_rows<1, Tiles, Int4, Fine, Minimum>(part, t, row);
     } else if (rows == Rows) {
-        integer_rows<Rows, Int4, Fine, Minimum>(tile, finish, y);
+        integer_rows<Rows, Tiles, Int4, Fine, Minimum>(part, t, row);
     } else {
-        integer_group<Rows - 1, Int4, Fine, Minimum>(rows, tile, finish, y);
+        integer_group<Rows - 1, Tiles, Int4, Fine, Minimum>(rows, part, t, row);
     }
 }
 
 template <bool Int4, bool Fine, bool Minimum>
 void integer_product(const ProductPart& part) {
-    const PackedMatrix& matrix = *part.matrix;
-    const Geometry& geometry = *part.geometry;
-    const int64_t width = matrix.activation == Activation::none ? 16 : 8;
-    IntegerTile tile = {nullptr, nullptr,   nullptr,          part.rows.stride,
-                        nullptr, &geometry, matrix.has_zeros, matrix.scale_type == ScaleType::fp16};
     constexpr int kMost = Fine ? kFineRows : kIntegerRows;
-    for (int64_t t = part.first_tile; t < part.last_tile; ++t) {
-        tile.weights = matrix.data + static_cast<size_t>(t) * geometry.tile_bytes;
-        const Finish finish = finish_of(part, t);
+    for (int64_t t = part.first_tile; t < part.last_tile; t += kIntegerTiles) {
+        const bool whole = t + kIntegerTiles <= part.last_tile;
         in_groups(part.first_row, part.last_row, kMost, [&](int64_t row, int count) {
-            const size_t at = static_cast<size_t>(row) * part.rows.stride;
-            tile.high = part.rows.high + at;
-            tile.low = Fine ? part.rows.low + at : nullptr;
-            tile.blocks = part.rows.blocks + row * geometry.blocks;
-            float* y = part.y + row * finish.stride + t * width;
-            integer_group<kMost, Int4, Fine, Minimum>(count, tile, finish, y);
+            if (whole) {
+                integer_group<kMost, kIntegerTiles, Int4, Fine, Minimum>(count, part, t, row);
+            } else {  // kIntegerTiles is at most 2
+                integer_group<kMost, 1, Int4, Fine, Minimum>(count, part, t, row);
+            }
         });
     }
 }
@@ -67,11 +83,7 @@ void float_rows(const ProductPart& part, int64_t t, int64_t row) {
     F16 sums[Tiles * Rows];
     float_tiles<Rows, Tiles, Stored>(matrix.data + static_cast<size_t>(t) * bytes, bytes, part.x + row * matrix.inputs,
                                      matrix.inputs, sums);
-    const int64_t width = matrix.activation == Activation::none ? 16 : 8;
-    for (int tile = 0; tile < Tiles; ++tile) {
-        const Finish finish = finish_of(part, t + tile);
-        finish_rows<Rows>(finish, sums + tile * Rows, part.y + row * finish.stride + (t + tile) * width);
-    }
+    finish_tiles<Rows, Tiles>(part, t, row, sums);
 }
 
 template <int Rows, Format Stored>
