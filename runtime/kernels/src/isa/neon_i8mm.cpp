@@ -1,0 +1,23 @@
+// The path neon_i8mm: unsigned by signed products of bytes (usdot) on 32 q registers (Neoverse V1, Apple M2 and later).
+#define SPECRUNTIME_I8MM 1
+#include "dispatch.h"
+#include "simd/neon_bytes.h"
+
+namespace specruntime {
+namespace SPECRUNTIME_ISA {
+// Rows that share one reading of a tile: as many as keep their sums in registers (four a row and tile).
+constexpr int kIntegerRows = 5;
+constexpr int kFineRows = 2;
+constexpr int kIntegerTiles = 1;  // at once
+constexpr int kFloatRows = 6;
+// Bytes ahead of the weights in use that are asked for. Not measured on such a processor.
+constexpr size_t kPrefetchDistance = 2048;
+}  // namespace SPECRUNTIME_ISA
+}  // namespace specruntime
+
+#include "matmul/table.h"
+
+namespace specruntime {
+extern const Path path_neon_i8mm;
+const Path path_neon_i8mm = {"neon_i8mm", &SPECRUNTIME_ISA::kMatmulKernels, nullptr};
+}  // namespace specruntime
