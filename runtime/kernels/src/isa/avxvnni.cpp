@@ -5,10 +5,12 @@
 
 namespace specruntime {
 namespace SPECRUNTIME_ISA {
-// Rows that share one reading of a tile: as many as keep their sums in registers.
+// Rows that share one reading of tiles, and how many tiles they take at once: as many as keep their sums in registers.
 constexpr int kIntegerRows = 6;
 constexpr int kFineRows = 4;
-constexpr int kIntegerTiles = 1;  // at once
+constexpr int kIntegerTiles = 1;
+constexpr int kIntegerRowsAlone = kIntegerRows;
+constexpr int kFineRowsAlone = kFineRows;
 constexpr int kFloatRows = 6;
 // Bytes ahead of the weights in use that are asked for: what measured best on Intel servers.
 constexpr size_t kPrefetchDistance = 2048;

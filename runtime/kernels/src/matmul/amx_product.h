@@ -5,7 +5,9 @@
 // point, for all rows of the part.
 #pragma once
 
+#include "embedding.h"
 #include "product.h"
+#include "rounding.h"
 
 namespace specruntime {
 namespace SPECRUNTIME_ISA {

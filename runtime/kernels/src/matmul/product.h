@@ -60,19 +60,27 @@ SPECRUNTIME_INLINE void integer_group(int rows, const ProductPart& part, int64_t
     }
 }
 
-template <bool Int4, bool Fine, bool Minimum>
-void integer_product(const ProductPart& part) {
-    constexpr int kMost = Fine ? kFineRows : kIntegerRows;
-    for (int64_t t = part.first_tile; t < part.last_tile; t += kIntegerTiles) {
-        const bool whole = t + kIntegerTiles <= part.last_tile;
-        in_groups(part.first_row, part.last_row, kMost, [&](int64_t row, int count) {
-            if (whole) {
-                integer_group<kMost, kIntegerTiles, Int4, Fine, Minimum>(count, part, t, row);
-            } else {  // kIntegerTiles is at most 2
-                integer_group<kMost, 1, Int4, Fine, Minimum>(count, part, t, row);
-            }
+/// The rows of `part` times the tiles [first, last), `Tiles` at once, in groups of at most `Rows` rows.
+template <int Rows, int Tiles, bool Int4, bool Fine, bool Minimum>
+SPECRUNTIME_INLINE void integer_sweep(const ProductPart& part, int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; t += Tiles) {
+        in_groups(part.first_row, part.last_row, Rows, [&](int64_t row, int count) {
+            integer_group<Rows, Tiles, Int4, Fine, Minimum>(count, part, t, row);
         });
     }
+}
+
+template <bool Int4, bool Fine, bool Minimum>
+void integer_product(const ProductPart& part) {
+    constexpr int kRows = Fine ? kFineRows : kIntegerRows, kAlone = Fine ? kFineRowsAlone : kIntegerRowsAlone;
+    const int64_t rows = part.last_row - part.first_row;
+    int64_t together = (part.last_tile - part.first_tile) / kIntegerTiles * kIntegerTiles;
+    if (kIntegerTiles == 1 || (rows > kRows && rows <= kAlone)) together = 0;
+    const int64_t alone = part.first_tile + together;
+    if constexpr (kIntegerTiles > 1) {
+        integer_sweep<kRows, kIntegerTiles, Int4, Fine, Minimum>(part, part.first_tile, alone);
+    }
+    integer_sweep<kAlone, 1, Int4, Fine, Minimum>(part, alone, part.last_tile);
 }
 
 /// One call of the float kernel: `Tiles` tiles from `t` on, `Rows` rows from `row` on.

@@ -1,5 +1,6 @@
 // The functions of this instruction set, as matmul.cpp calls them. An isa file includes it after its vectors and
-// after the constants of its kernels: kIntegerRows, kFineRows, kIntegerTiles, kFloatRows, kPrefetchDistance.
+// after the constants of its kernels: kIntegerRows, kFineRows, kIntegerTiles, kIntegerRowsAlone, kFineRowsAlone,
+// kFloatRows, kPrefetchDistance.
 #pragma once
 
 #include "embedding.h"

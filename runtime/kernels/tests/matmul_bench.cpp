@@ -2,7 +2,7 @@
 // One thread: processor time of that thread. More threads: wall time, of use on a quiet machine only. All
 // combinations take turns, and each shows its smallest time.
 //
-//   bench [--paths avx512,amx] [--formats int8,int4-fine] [--rows 1,2,4,6] [--threads 2] [--turns 25]
+//   matmul_bench [--paths avx512,amx] [--formats int8,int4-fine] [--rows 1,2,4,6] [--threads 2] [--turns 25]
 //   formats: int8 int8-fine int8-rows int4 int4-fine fp32 fp16 bf16 (the integer ones with minimum, as Q4_1 has it)
 #include <algorithm>
 #include <cstdio>
