@@ -24,7 +24,7 @@ def program(run_directory: Path, name: str, *, sanitize: str = "", cross: bool =
 
     def build(place: Path) -> None:
         _done(["cmake", "-S", str(KERNELS), "-B", str(place), *settings])
-        _done(["cmake", "--build", str(place), "--target", name])
+        _done(["cmake", "--build", str(place), "--target", name, "--parallel", "2"])
 
     kind = f"{name}{'-' + sanitize if sanitize else ''}{'-aarch64' if cross else ''}"
     binary = made_once(run_directory / f"kernels-{kind}", build) / name
