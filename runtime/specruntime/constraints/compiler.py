@@ -9,7 +9,7 @@ from typing import Any
 from specruntime.constraints.grammars import grammar_of, invalid, library, limits
 from specruntime.constraints.matcher import LibraryMatcher
 from specruntime.constraints.vocabulary import library_tokenizer
-from specruntime.errors import ConstraintInvalid, ConstraintTooLarge, InvalidArgument
+from specruntime.errors import ConstraintInvalid, ConstraintTooLarge, InvalidArgument, WrongState
 from specruntime.sampling.constraint import Constraint, bits_of
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.structured import StructuredOutputsParams
@@ -36,6 +36,7 @@ class Compiler:
         self._tokenizer: Any = None
         self._compiled: OrderedDict[str, Future[Any]] = OrderedDict()
         self._workers: ThreadPoolExecutor | None = None
+        self._closed = False
         self._lock, self._reading = Lock(), Lock()
 
     def constrain(self, params: SamplingParams) -> Constraint | None:
@@ -55,12 +56,14 @@ class Compiler:
 
         Raises `BackendMissing` without the library, `InvalidArgument` for a bundle without a tokenizer,
         `ConstraintInvalid` for a form that makes no sense or allows no answer, `ConstraintTooLarge` for one that
-        exceeds a limit.
+        exceeds a limit, `WrongState` once closed.
         """
         library()
         digest = form.digest
         with self._lock:
             if (known := self._compiled.get(digest)) is None:
+                if self._closed:
+                    raise WrongState("the bundle is closed; open it again")
                 if self._workers is None:
                     self._workers = ThreadPoolExecutor(_WORKERS, "specruntime-constraints")
                 known = self._compiled[digest] = self._workers.submit(self._compile, form)
@@ -84,6 +87,7 @@ class Compiler:
     def close(self) -> None:
         """Compile nothing more. Idempotent."""
         with self._lock:
+            self._closed = True
             if self._workers is not None:
                 self._workers.shutdown(wait=False, cancel_futures=True)
 

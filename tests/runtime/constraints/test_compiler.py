@@ -14,7 +14,13 @@ import pytest
 
 from specruntime.constraints import Compiler, compiler
 from specruntime.constraints.grammars import MAX_SCHEMA_BYTES, MAX_TEXT_BYTES
-from specruntime.errors import BackendMissing, ConstraintInvalid, ConstraintTooLarge, InvalidArgument
+from specruntime.errors import (
+    BackendMissing,
+    ConstraintInvalid,
+    ConstraintTooLarge,
+    InvalidArgument,
+    WrongState,
+)
 from specruntime.sampling.constraint import Constraint
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.structured import StructuredOutputsParams
@@ -248,6 +254,15 @@ def test_each_form_is_compiled_once_and_so_many_are_kept(
     with pytest.raises(ConstraintInvalid):
         begin(compiled, regex="(")
     assert len(compiled._compiled) == 3, "what was refused is not kept"
+
+
+def test_a_closed_bundle_compiles_nothing_more(byte_level: TextCodec) -> None:
+    compiled = compiler_of(byte_level)
+    begin(compiled, regex="a")
+    compiled.close()
+    begin(compiled, regex="a")
+    with pytest.raises(WrongState, match="closed"):
+        begin(compiled, regex="b")
 
 
 def test_forms_that_differ_have_digests_that_differ() -> None:
