@@ -16,7 +16,8 @@ from specruntime.engines.protocol import Context
 from specruntime.engines.windows import run_counted
 from specruntime.manifest.contracts import TOP_IDS, WINDOW, Contract
 from specruntime.manifest.draft import check_one_row
-from specruntime.manifest.graph import GraphSpec, OnnxRuntimeEngine, Profile, TensorSpec
+from specruntime.manifest.graph import GraphSpec, Profile, TensorSpec
+from specruntime.manifest.onnxruntime import OnnxRuntimeEngine
 from specruntime.sampling.sampler import Sampler
 
 LOOKUP = "lookup"  # the one profile of its graph

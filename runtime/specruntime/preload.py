@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from specruntime.manifest.schema import Manifest, OnnxRuntimeEngine
+from specruntime.manifest.engine import EngineSection
+from specruntime.manifest.schema import Manifest
 from specruntime.text.codec import TextCodec
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class Preload:
         """Begin with imports: of the target's library, and with `text` of the tokenizer's."""
         self._spec = manifest.tokenizer if text else None
         names = [] if self._spec is None else ["tokenizers", "jinja2.sandbox"]
-        engine = isinstance(manifest.target.engine, OnnxRuntimeEngine)
+        engine = manifest.target.engine
         self._begun: list[Begun[Any]] = [Begun(lambda: _import_all(engine, names))]
 
     def tokenizer(self, root: Path) -> Begun[TextCodec] | None:
@@ -106,10 +107,7 @@ class Preload:
                 begun.end()
 
 
-def _import_all(onnxruntime: bool, names: list[str]) -> None:
-    if onnxruntime:
-        from specruntime.engines.onnxruntime import import_onnxruntime
-
-        import_onnxruntime()
+def _import_all(engine: EngineSection, names: list[str]) -> None:
+    engine.load_library()
     for name in names:
         import_module(name)

@@ -1,14 +1,13 @@
-"""The build side of each backend: one class per backend, chosen by the recipe's `backend:` section.
+"""The build side of each backend: one class per backend, named by the recipe's `backend:` section.
 
 Light to import: a backend imports its compiler and its passes when a build reaches them.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from specexport.backends.onnxruntime import OnnxRuntimeBuild
-from specexport.backends.tensorrt import TensorRTBuild
 from specexport.context import BuildContext
 from specexport.recipe.schema import Backend, Recipe
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 class BackendBuild(Protocol):
     """What a build asks of the backend that its recipe names."""
 
-    kinds: ClassVar[tuple[str, ...]]
-    """The values of `backend.kind` that it builds for."""
     passes_module: ClassVar[str]
     """The module of its passes: the cached graphs depend on what it imports."""
     runs_parts: ClassVar[bool]
@@ -59,9 +56,7 @@ class BackendBuild(Protocol):
         """Return the graphs after what is left to do with their files, which are in the bundle `root`."""
 
 
-BACKENDS = (OnnxRuntimeBuild, TensorRTBuild)
-
-
 def backend_of(section: Backend) -> BackendBuild:
     """Return the build side of the backend that a recipe's section names."""
-    return next(backend(section) for backend in BACKENDS if section.kind in backend.kinds)
+    build_side: BackendBuild = resolve_name(section.build_side)(section)
+    return build_side

@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 class OnnxRuntimeBuild:
     """The `BackendBuild` of `backend: {kind: onnxruntime}`."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("onnxruntime",)
     passes_module: ClassVar[str] = "specexport.passes.pipeline"
     runs_parts: ClassVar[bool] = True
 
     def __init__(self, section: Backend) -> None:
-        assert isinstance(section, OnnxRuntimeBackend), "the registry chose by kind"
+        assert isinstance(section, OnnxRuntimeBackend), "it names this class"
         self._backend = section
 
     def check_machine(self, recipe: Recipe) -> None:

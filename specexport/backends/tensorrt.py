@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 class TensorRTBuild:
     """The `BackendBuild` of `backend: {kind: tensorrt}` and `{kind: tensorrt_rtx}`."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("tensorrt", "tensorrt_rtx")
     passes_module: ClassVar[str] = "specexport.tensorrt.lowering"
     runs_parts: ClassVar[bool] = False
 
     def __init__(self, section: Backend) -> None:
-        assert isinstance(section, TensorRTBackend), "the registry chose by kind"
+        assert isinstance(section, TensorRTBackend), "it names this class"
         self._backend = section
 
     def check_machine(self, recipe: Recipe) -> None:

@@ -238,7 +238,7 @@ def build_key(recipe: Recipe, digests: Mapping[str, str]) -> str:
     written = [recipe.model_dump_json(), *recipe.left_to_checkpoint]
     parts = [
         *written,
-        code_digest("specexport.build", type(recipe.draft).__module__),
+        code_digest("specexport.build", type(recipe.draft).__module__, type(backend).__module__),
         *digests.values(),
         *libraries,
         *backend.processor(),

@@ -1,7 +1,10 @@
-"""The part of a recipe that says what runs the graphs: one class per kind of backend."""
+"""The part of a recipe that says what runs the graphs: one class per kind of backend.
+
+`build_side` names the class that builds for it, which is imported when a build needs it.
+"""
 
 from collections.abc import Collection, Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -15,6 +18,8 @@ Precision = Literal["fp32", "fp16", "bf16"]
 
 class OnnxRuntimeBackend(RecipePart):
     """ONNX Runtime with one of its execution providers."""
+
+    build_side: ClassVar[str] = "specexport.backends.onnxruntime:OnnxRuntimeBuild"
 
     kind: Literal["onnxruntime"]
     provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"

@@ -4,7 +4,7 @@ Owns the keys and their rules. Knows nothing of graphs; needs neither library in
 """
 
 from collections.abc import Collection, Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
@@ -19,6 +19,7 @@ class TensorRTBackend(BaseModel):
     """`backend: {kind: tensorrt_rtx, ...}`. Every key but `kind` has a default that both libraries take."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    build_side: ClassVar[str] = "specexport.backends.tensorrt:TensorRTBuild"
 
     kind: Literal["tensorrt", "tensorrt_rtx"]
     profiles: Literal["shared", "per_width"] = Field(

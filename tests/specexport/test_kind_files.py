@@ -1,4 +1,4 @@
-"""In how many source files of both packages each draft kind is named: the bounds may only fall."""
+"""In how many source files of both packages each draft kind and each backend is named: the bounds may only fall."""
 
 import re
 
@@ -33,3 +33,17 @@ def test_a_kind_is_named_in_few_files(kind: str) -> None:
     pattern, most = KINDS[kind]
     found = files_that_name(pattern)
     assert len(found) <= most, f"{kind} is named in {len(found)} files: {', '.join(found)}"
+
+
+# The classes of a backend: sections of manifest and recipe, engine, build side.
+BACKENDS = {
+    "onnxruntime": (r"OnnxRuntimeEngine|OrtEngine|OnnxRuntimeBackend|OnnxRuntimeBuild", 13),
+    "tensorrt": (r"TensorRTEngine|TrtEngine|TensorRTBackend|TensorRTBuild", 10),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backend_is_named_in_few_files(backend: str) -> None:
+    pattern, most = BACKENDS[backend]
+    found = files_that_name(pattern)
+    assert len(found) <= most, f"{backend} is named in {len(found)} files: {', '.join(found)}"

@@ -43,8 +43,8 @@ from specruntime.manifest.draft import (
     last_size,
     topk_sizes,
 )
-from specruntime.manifest.graph import Closed, GraphSpec
-from specruntime.manifest.numbers import MAX_LAYERS, MAX_NODES, Index, Share, Size
+from specruntime.manifest.graph import GraphSpec
+from specruntime.manifest.numbers import MAX_LAYERS, MAX_NODES, Closed, Index, Share, Size
 from specruntime.manifest.refusals import refuse
 from specruntime.sampling.sampler import Sampler
 

@@ -7,8 +7,8 @@ from specruntime.drafts.draft import Draft
 from specruntime.engines.protocol import Context
 from specruntime.errors import InvalidArgument
 from specruntime.manifest.contracts import Contract
-from specruntime.manifest.graph import Closed, GraphSpec, Profile
-from specruntime.manifest.numbers import Size
+from specruntime.manifest.graph import GraphSpec, Profile
+from specruntime.manifest.numbers import Closed, Size
 
 
 class Named(Protocol):

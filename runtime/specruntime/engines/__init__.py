@@ -7,7 +7,6 @@ from specruntime.engines.protocol import Engine
 from specruntime.errors import InvalidArgument
 from specruntime.manifest.graph import GraphSpec
 from specruntime.manifest.numbers import MAX_THREADS
-from specruntime.manifest.tensorrt import TensorRTEngine
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,4 @@ def open_engine(spec: GraphSpec, root: Path, options: EngineOptions) -> Engine:
     Raises `BackendMissing` when the backend's library is not installed, `BackendIncompatible` when it cannot load
     this graph here.
     """
-    if isinstance(spec.engine, TensorRTEngine):
-        from specruntime.engines.tensorrt import TrtEngine
-
-        return TrtEngine(spec, root, options)
-    from specruntime.engines.onnxruntime import OrtEngine
-
-    return OrtEngine(spec, root, options)
+    return spec.engine.open(spec, root, options)

@@ -14,7 +14,7 @@ from typing import Any
 
 from specruntime.engines.onnx_buffers import first_line
 from specruntime.errors import BackendIncompatible, BackendMissing, InvalidArgument, SpecError
-from specruntime.manifest.graph import WindowGraph
+from specruntime.manifest.onnxruntime import WindowGraph
 
 LOG = logging.getLogger("specruntime.engines")
 

@@ -28,8 +28,8 @@ from specruntime.errors import (
     OutOfMemory,
     WrongState,
 )
+from specruntime.manifest.graph import over_operators
 from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, PrepackedWeights, TensorSpec
-from specruntime.manifest.window_graph import over_operators
 
 _DTYPES = {
     "tensor(float)": "float32",

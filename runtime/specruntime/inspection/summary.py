@@ -13,9 +13,9 @@ from specruntime.engines.kernels import asked_kernels, find_kernels
 from specruntime.engines.prepacked import installed_version, unfit
 from specruntime.errors import BundleInvalid, SpecError
 from specruntime.manifest.files import read_regular
+from specruntime.manifest.graph import over_operators
 from specruntime.manifest.schema import GraphSpec, Manifest, PrepackedWeights, prepacked_of, window_of
 from specruntime.manifest.tensor_checks import BYTES
-from specruntime.manifest.window_graph import over_operators
 
 BUILD_RECORD_NAME = "build.json"
 MAX_RECORD_BYTES = 64 * 2**20

@@ -10,12 +10,10 @@ from pathlib import PurePosixPath
 from specruntime.drafts import DraftSpec
 from specruntime.manifest.contracts import TARGET, Contract
 from specruntime.manifest.draft import check_room
-from specruntime.manifest.graph import GraphSpec, OnnxRuntimeEngine, Profile, prepacked_of, window_of
+from specruntime.manifest.graph import GraphSpec, Profile
 from specruntime.manifest.refusals import refuse
 from specruntime.manifest.schema import AdaptiveSpec, Manifest
 from specruntime.manifest.tensor_checks import check_tensors
-from specruntime.manifest.tensorrt import TensorRTEngine
-from specruntime.manifest.window_graph import check_window_graph
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -45,7 +43,7 @@ def check_manifest(manifest: Manifest) -> None:
         if name not in manifest.files:
             refuse(f"{name!r} is used but has no entry under 'files', so its bytes cannot be checked")
     for label, graph in (("target", target), *((("draft", draft),) if draft is not None else ())):
-        _check_packed_bytes(label, graph, manifest)
+        graph.engine.check_files(label, manifest.files)
 
 
 def check_graph(label: str, graph: GraphSpec, contract: Contract) -> None:
@@ -63,8 +61,7 @@ def check_graph(label: str, graph: GraphSpec, contract: Contract) -> None:
     check_tensors(label, graph, contract)
     _check_profiles(label, graph, contract)
     _check_weights(label, graph)
-    _check_prepacked(label, graph)
-    check_window_graph(label, graph)
+    graph.engine.check(label, graph)
     if graph.vocab_size > graph.padded_vocab_size:
         refuse(
             f"{label}.vocab_size is {graph.vocab_size}, above {label}.padded_vocab_size "
@@ -83,10 +80,6 @@ def _check_profiles(label: str, graph: GraphSpec, contract: Contract) -> None:
                 f"{label}: profile {profile.name!r} has {profile.rows} rows in a window of {profile.width}"
             )
         _check_outputs(label, graph, profile)
-    if isinstance(graph.engine, TensorRTEngine):
-        named = {profile.name for profile in graph.profiles}
-        if odd := sorted(named ^ graph.engine.optimization_profiles.keys()):
-            refuse(f"{label}: {odd[0]!r} is in only one of profiles and engine.optimization_profiles")
     judging = [profile for profile in graph.profiles if profile.computes("top_ids")]
     if contract.stepping and graph.drafted == 1 and all(p.width != 1 for p in judging):
         refuse(f"{label} has no profile of width 1, so it cannot decode up to its capacity")
@@ -99,7 +92,7 @@ def _check_outputs(label: str, graph: GraphSpec, profile: Profile) -> None:
                 f"{label}: profile {profile.name!r} has a file of its own, expected it to list its outputs"
             )
         return
-    if isinstance(graph.engine, TensorRTEngine):
+    if not graph.engine.runs_parts:
         refuse(
             f"{label}: profile {profile.name!r} lists outputs, but {graph.engine.kind} computes them all; expected null"
         )
@@ -109,27 +102,6 @@ def _check_outputs(label: str, graph: GraphSpec, profile: Profile) -> None:
         refuse(f"{label}: profile {profile.name!r} computes {odd[0]!r}, which is not an output of the graph")
 
 
-def _check_prepacked(label: str, graph: GraphSpec) -> None:
-    packed = prepacked_of(graph)
-    if packed is None:
-        return
-    assert isinstance(graph.engine, OnnxRuntimeEngine), "no other engine has packed weights"
-    if graph.engine.provider != "cpu":
-        refuse(
-            f"{label}.engine.prepacked: found with provider {graph.engine.provider}, expected provider cpu"
-        )
-    places = (
-        ("file", packed.file, PurePosixPath(graph.file).parent),
-        ("weights", packed.weights, graph.weights_directory),
-    )
-    for key, name, directory in places:
-        if PurePosixPath(name).parent != directory or name == graph.file:
-            refuse(
-                f"{label}.engine.prepacked.{key}: found {name!r}, expected another file next to {graph.file!r}, whose "
-                "weights it shares"
-            )
-
-
 def _check_weights(label: str, graph: GraphSpec) -> None:
     """Check where weights lie: a library reads none from outside the directory of a graph's file."""
     for name in graph.weights:
@@ -137,18 +109,9 @@ def _check_weights(label: str, graph: GraphSpec) -> None:
             refuse(
                 f"{label}.weights: found {name!r}, expected files in the directory of {graph.file!r} or below it"
             )
-    if graph.weights and not isinstance(graph.engine, OnnxRuntimeEngine):
+    if graph.weights and not graph.engine.reads_weights:
         refuse(
             f"{label}.weights: found with {graph.engine.kind}, whose engine holds its weights; expected none"
-        )
-
-
-def _check_packed_bytes(label: str, graph: GraphSpec, manifest: Manifest) -> None:
-    packed = prepacked_of(graph)
-    if packed is not None and packed.bytes >= (found := manifest.files[packed.weights].bytes):
-        refuse(
-            f"{label}.engine.prepacked.bytes: found {packed.bytes}, expected fewer than {packed.weights!r} has, which "
-            f"are {found}"
         )
 
 
@@ -166,12 +129,7 @@ def _graph_files(graph: GraphSpec) -> Iterable[str]:
     yield graph.file
     yield from graph.weights
     yield from (profile.file for profile in graph.profiles if profile.file is not None)
-    if (packed := prepacked_of(graph)) is not None:
-        yield from (packed.file, packed.weights)
-    if (window := window_of(graph)) is not None:
-        yield from window.files
-    if isinstance(graph.engine, TensorRTEngine) and graph.engine.stripped_weights_from is not None:
-        yield (PurePosixPath(graph.file).parent / graph.engine.stripped_weights_from).as_posix()
+    yield from graph.engine.files(graph)
 
 
 def _check_adaptive(adaptive: AdaptiveSpec, target: GraphSpec, draft: DraftSpec) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from specruntime.manifest.graph import Closed, GraphSpec, Profile
-from specruntime.manifest.numbers import MAX_NODES, Index
+from specruntime.manifest.graph import GraphSpec, Profile
+from specruntime.manifest.numbers import MAX_NODES, Closed, Index
 from specruntime.manifest.refusals import refuse
 
 

@@ -4,11 +4,12 @@ Names, dtypes and shapes of tensors are written here once and travel by manifest
 """
 
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from specruntime.manifest.numbers import MAX_PATH, MAX_PROFILES, Index, Size, Threads, Version
+from specruntime.manifest.numbers import MAX_PROFILES, Closed, Index, RelativePath, Size
+from specruntime.manifest.onnxruntime import OnnxRuntimeEngine, PrepackedWeights, WindowGraph
 from specruntime.manifest.tensorrt import TensorRTEngine
 
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "bool"]
@@ -16,12 +17,8 @@ Dimension = Size | Literal["B", "W", "R"]
 # A window of at least this many tokens of which only one is judged is a piece of a prompt: it is full by itself, and
 # rows next to it would be padded to its width.
 PROMPT_WIDTH = 16
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-RelativePath = Annotated[str, Field(min_length=1, max_length=MAX_PATH)]
-
-
-class Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+EngineSpec = Annotated[OnnxRuntimeEngine | TensorRTEngine, Field(discriminator="kind")]
+SCALE_BYTES = 4  # of the float32 scale behind the levels of an int8 cache row
 
 
 class TensorSpec(Closed):
@@ -60,67 +57,6 @@ class Profile(Closed):
     def feeds_prompts(self) -> bool:
         """Whether it is wide and judges one row: such windows are run for one sequence at a time."""
         return self.rows == 1 and self.width >= PROMPT_WIDTH
-
-
-class PrepackedWeights(Closed):
-    """Weights in the layout of ONNX Runtime's CPU kernels, saved at build behind the plain ones, in the same file.
-
-    `file` is the optimised graph that names both, next to the graph's own. It is for hosts with this `version` of the
-    library, this `architecture` and exactly these processor `features`; others load the graph's own file and pack.
-    """
-
-    file: RelativePath
-    version: Version
-    architecture: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{1,20}$")]
-    features: Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,20}$")], ...], Field(max_length=64)]
-    weights: RelativePath
-    bytes: Annotated[int, Field(ge=1, le=2**63 - 1)]
-    """By which the file `weights` is longer than the plain weights."""
-    plain_sha256: Sha256
-    """The sha256 of the plain weights."""
-
-
-class WindowGraph(Closed):
-    """The same graph over the operators of `specruntime-kernels`, next to the graph's own file.
-
-    `weights` are its packed weights, then the target's where it shares some. `paths` names, by the `file` of a profile,
-    the file of the same path over the operators. It takes inputs of the graph by name, not all of them; with `cache`
-    int8 a cache row is int8 and 4 bytes longer: its levels, then their float32 scale. `exact`: every product and
-    attention runs on the operators, so that a row's numbers do not depend on the window around it.
-    """
-
-    file: RelativePath
-    weights: Annotated[tuple[RelativePath, ...], Field(min_length=1, max_length=2)]
-    operators: Annotated[int, Field(ge=1, le=2**31 - 1)]
-    layout: Annotated[int, Field(ge=1, le=2**31 - 1)]
-    cache: Literal["fp32", "int8"] = "fp32"
-    exact: bool = False
-    paths: Annotated[dict[RelativePath, RelativePath], Field(max_length=MAX_PROFILES)] = Field(
-        default_factory=dict
-    )
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Every file that it names."""
-        return (self.file, *self.weights, *self.paths.values())
-
-
-class OnnxRuntimeEngine(Closed):
-    kind: Literal["onnxruntime"] = "onnxruntime"
-    provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
-    minimum_version: Version
-    threads: Threads | None = None
-    prepacked: PrepackedWeights | None = None
-    window: WindowGraph | None = None
-
-    @model_serializer(mode="wrap")
-    def _leave_out_window(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write no key for a window graph that is not there: older runtimes refuse keys they do not know."""
-        written: dict[str, Any] = serialise(self)
-        return written if self.window is not None else {k: v for k, v in written.items() if k != "window"}
-
-
-EngineSpec = Annotated[OnnxRuntimeEngine | TensorRTEngine, Field(discriminator="kind")]
 
 
 class GraphSpec(Closed):
@@ -170,14 +106,46 @@ class GraphSpec(Closed):
 
 def prepacked_of(graph: GraphSpec) -> PrepackedWeights | None:
     """Return the packed weights that were saved with the graph."""
-    return graph.engine.prepacked if isinstance(graph.engine, OnnxRuntimeEngine) else None
+    packed: PrepackedWeights | None = getattr(graph.engine, "prepacked", None)
+    return packed
 
 
 def window_of(graph: GraphSpec) -> WindowGraph | None:
     """Return the graph over the operators of `specruntime-kernels` that was built with this one."""
-    return graph.engine.window if isinstance(graph.engine, OnnxRuntimeEngine) else None
+    window: WindowGraph | None = getattr(graph.engine, "window", None)
+    return window
 
 
 def stated_threads(graph: GraphSpec) -> int | None:
     """CPU threads the recipe gave the graph's engine; None where it gave none or the engine uses no CPU threads."""
-    return graph.engine.threads if isinstance(graph.engine, OnnxRuntimeEngine) else None
+    threads: int | None = getattr(graph.engine, "threads", None)
+    return threads
+
+
+def over_operators(graph: GraphSpec) -> GraphSpec:
+    """Return the graph as its window graph has it: other files, and rows of an int8 cache where it keeps one."""
+    window = window_of(graph)
+    assert window is not None, "asked for graphs that have a window graph alone"
+    changes = {
+        "file": window.file,
+        "weights": window.weights,
+        "profiles": tuple(
+            profile
+            if profile.file is None
+            else profile.model_copy(update={"file": window.paths[profile.file]})
+            for profile in graph.profiles
+        ),
+    }
+    if window.cache == "int8":
+        cached = {name for pair in graph.aliases for name in (pair.input, pair.output)}
+        changes |= {
+            key: tuple(_int8_row(tensor) if tensor.name in cached else tensor for tensor in tensors)
+            for key, tensors in (("inputs", graph.inputs), ("outputs", graph.outputs))
+        }
+    return graph.model_copy(update=changes)
+
+
+def _int8_row(tensor: TensorSpec) -> TensorSpec:
+    *sizes, head_size = tensor.shape
+    assert isinstance(head_size, int), "the sizes of a cache are fixed"
+    return tensor.model_copy(update={"dtype": "int8", "shape": (*sizes, head_size + SCALE_BYTES)})

@@ -17,23 +17,18 @@ from specruntime.drafts import KINDS, DraftSpec, NgramDraft
 from specruntime.manifest.draft import TreeSpec
 from specruntime.manifest.graph import (
     AliasPair,
-    Closed,
     Dimension,
     DType,
     EngineSpec,
     GraphSpec,
-    OnnxRuntimeEngine,
-    PrepackedWeights,
     Profile,
-    RelativePath,
-    Sha256,
     TensorSpec,
-    WindowGraph,
     prepacked_of,
     stated_threads,
     window_of,
 )
-from specruntime.manifest.numbers import MAX_FILES, MAX_PROFILES, Index, Size
+from specruntime.manifest.numbers import MAX_FILES, MAX_PROFILES, Closed, Index, RelativePath, Sha256, Size
+from specruntime.manifest.onnxruntime import OnnxRuntimeEngine, PrepackedWeights, WindowGraph
 
 __all__ = [
     "MANIFEST_NAME",
