@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from specruntime import clock
+from tests.hastened_builds import hasten_builds
 from tests.made_once import made_once
 from tests.scripted_clock import CLOCK, TICK, ScriptedClock
 
@@ -40,6 +41,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before the fixtures of a test, those it shares with others included."""
     part = item.path.relative_to(REPOSITORY / "tests").parts[0]
     clock.now = time.perf_counter if part in MEASURING else CLOCK
+    if part not in MEASURING:
+        hasten_builds()
 
 
 @pytest.fixture

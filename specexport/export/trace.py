@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import onnx_ir as ir
 import torch
@@ -34,6 +35,7 @@ _CALL = re.compile(
     r"The following call raised this error:\s+File \"([^\"]+)\", line (\d+), in (\S+)\s+(\S[^\n]*)"
 )
 OPSET = 24
+_SEEN: WeakSet[PatternMatcher] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -168,13 +170,19 @@ def example_window(
     )
 
 
+def known_matchers() -> WeakSet[PatternMatcher]:
+    """Every pattern matcher of the process, those that have been seen once and were frozen (`gc.freeze`) included."""
+    kinds = {PatternMatcher, *PatternMatcher.__subclasses__()}
+    _SEEN.update(matcher for matcher in gc.get_objects() if type(matcher) in kinds)
+    return _SEEN
+
+
 def forget_graph() -> None:
     """Put every pattern matcher of the process back to the state of a new one."""
-    for matcher in gc.get_objects():
-        if issubclass(type(matcher), PatternMatcher):
-            fresh = type(matcher)(matcher.pattern)
-            vars(matcher).clear()
-            vars(matcher).update(vars(fresh))
+    for matcher in known_matchers():
+        fresh = type(matcher)(matcher.pattern)
+        vars(matcher).clear()
+        vars(matcher).update(vars(fresh))
 
 
 def unsupported(model_type: str, error: Exception) -> CheckpointUnsupported:
