@@ -61,7 +61,7 @@ class BigramProposer(Draft):
         token = int(tokens[-1])
         for index in range(count):
             self._window.input_ids[0, 0] = token
-            run_counted(self._context, self._window, self.tally)
+            run_counted(self._context, self._window, self.counters)
             ids[index] = token = int(self._window.top_ids[0, 0])
         return Proposal(ids)
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from specruntime.errors import InvalidArgument
 
 Ids: TypeAlias = Sequence[int] | NDArray[np.int64]
-Law: TypeAlias = NDArray[np.floating]  # [vocab], sums to 1
+Distribution: TypeAlias = NDArray[np.floating]  # [vocab], sums to 1
 # (row, pending) -> the target's token, or its distribution; None where nothing can follow `pending`, which is not empty
 SampleRow: TypeAlias = Callable[[int, Sequence[int]], int | None]
-LawOfRow: TypeAlias = Callable[[int, Sequence[int]], Law | None]
+DistributionOfRow: TypeAlias = Callable[[int, Sequence[int]], Distribution | None]
 
 
 class Draws(Protocol):
@@ -30,7 +30,7 @@ class Draws(Protocol):
         """Return True with this probability (u < probability for u in [0, 1))."""
         ...
 
-    def categorical(self, weights: Law, /) -> int:
+    def categorical(self, weights: Distribution, /) -> int:
         """Return an index drawn in proportion to the weights."""
         ...
 
@@ -57,7 +57,7 @@ def accept_match(draft_ids: Ids, sample: SampleRow) -> list[int]:
     return emitted
 
 
-def accept_rejection(draft_ids: Ids, q: Law | None, p: LawOfRow, draws: Draws) -> list[int]:
+def accept_rejection(draft_ids: Ids, q: Distribution | None, p: DistributionOfRow, draws: Draws) -> list[int]:
     """Speculative sampling (Leviathan 2023, Chen 2023): the output distribution is p, whatever q.
 
     q [n, vocab]: the distribution each drafted token was drawn from; None: the draft is deterministic (q is 1 at its
@@ -103,7 +103,7 @@ def accept_tree_match(
 
 
 def accept_tree_rejection(
-    parents: Sequence[int], node_ids: Ids, q: Law, p: LawOfRow, draws: Draws
+    parents: Sequence[int], node_ids: Ids, q: Distribution, p: DistributionOfRow, draws: Draws
 ) -> tuple[list[int], list[int]]:
     """Rejection over siblings drawn without replacement (SpecInfer, Sequoia); (accepted nodes, emitted tokens).
 
@@ -131,7 +131,7 @@ def accept_tree_rejection(
         row = child
 
 
-def _accepts(target: Law, source: Law, token: int, draws: Draws) -> bool:
+def _accepts(target: Distribution, source: Distribution, token: int, draws: Draws) -> bool:
     if not source[token] > 0:
         raise InvalidArgument(
             f"drafted token {token} has probability {source[token]} under its declared distribution, expected more"
@@ -140,14 +140,14 @@ def _accepts(target: Law, source: Law, token: int, draws: Draws) -> bool:
     return draws.below(float(target[token] / source[token]))
 
 
-def _residual(target: Law, source: Law) -> Law:
+def _residual(target: Distribution, source: Distribution) -> Distribution:
     """Return the distribution of the next token after a rejection; the target's own where nothing is left of it."""
     left = np.maximum(target - source, 0)
     total = left.sum()
     return left / total if total > 0 else target
 
 
-def _without(source: Law, token: int) -> Law:
+def _without(source: Distribution, token: int) -> Distribution:
     """Return the distribution of the next sibling: without the token, renormalised."""
     left = source.copy()
     left[token] = 0
@@ -155,10 +155,10 @@ def _without(source: Law, token: int) -> Law:
     return left / total if total > 0 else left
 
 
-def _certain(like: Law, token: int) -> Law:
-    law = np.zeros_like(like)
-    law[token] = 1
-    return law
+def _certain(like: Distribution, token: int) -> Distribution:
+    certain = np.zeros_like(like)
+    certain[token] = 1
+    return certain
 
 
 def _children(parents: Sequence[int], row: int) -> list[int]:

@@ -197,9 +197,11 @@ class LoadedBundle:
         *,
         dynamic: bool = True,
         adapt: Callable[[Draft], Draft] = lambda draft: draft,
+        trace: Callable[[int], Trace] | None = None,
     ) -> Batch:
         """`count` sessions whose windows are launched together; the options as of `new_session`, for each of them.
 
+        `trace` is called with the number of each session and returns what gets a record of each of its rounds.
         Raises `InvalidArgument` for more sessions than the bundle was built for, `WrongState` on a closed bundle,
         `OutOfMemory` when the buffers do not fit.
         """
@@ -212,6 +214,7 @@ class LoadedBundle:
                 "one under `batch` in the recipe and build again"
             )
         spec = self.manifest.draft if speculate else NoneDraft()
+        traces = (None if trace is None else trace(number) for number in range(count))
         groups: list[LaneGroup] = []
         try:
             groups.append(LaneGroup(self._target.new_batch(rows), count))
@@ -220,7 +223,9 @@ class LoadedBundle:
             batch = Batch(
                 groups[0],
                 groups[1] if len(groups) > 1 else None,
-                lambda target, draft, clock: self._session(spec, target, draft, dynamic, adapt, clock),
+                lambda target, draft, clock: self._session(
+                    spec, target, draft, dynamic, adapt, clock, next(traces)
+                ),
             )
         except BaseException:
             for group in groups:

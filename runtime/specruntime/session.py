@@ -24,9 +24,9 @@ from specruntime.manifest.schema import Manifest
 from specruntime.sampling.constraint import Constrain, unconstrained
 from specruntime.sampling.params import SamplingParams, shown
 from specruntime.sampling.sampler import Sampler
-from specruntime.statistics import EngineTally, Statistics
+from specruntime.statistics import EngineCounters, Statistics
 from specruntime.trace import Trace, trace_round
-from specruntime.verify import Outcome, Round, judge, kept_features, round_of, trials
+from specruntime.verify import Outcome, Round, kept_features, round_of, trials, verify
 
 
 class Session:
@@ -127,7 +127,7 @@ class Session:
         """
         with self._guard.exclusive:
             self._append(ids)
-            self._feeder.tally, self._draft.tally = EngineTally(), EngineTally()
+            self._feeder.counters, self._draft.counters = EngineCounters(), EngineCounters()
             if self._length - self._cache_length > 1:
                 self._feed(self._length - 1, None)
                 self._cache_length = self._length - 1
@@ -153,8 +153,8 @@ class Session:
             self._prompt_length = self._length
             self.answers += 1
             self.stats = Statistics()
-            self._feeder.tally = self.stats.target
-            self._draft.tally = self.stats.draft
+            self._feeder.counters = self.stats.target
+            self._draft.counters = self.stats.draft
 
     def round(self) -> Round:
         """Commit 1 to k+1 tokens, never more than `max_tokens` after `begin` unless nothing is left of it.
@@ -312,7 +312,7 @@ class Session:
         return self._feeder.judge(self._tokens[start:end], start, proposal.parents, behind=self._behind)
 
     def _judge(self, proposal: Proposal, rows: Rows, sampler: Sampler) -> Outcome:
-        outcome = judge(proposal, self._feeder.top_ids(rows), lambda: self._feeder.logits(rows), sampler)
+        outcome = verify(proposal, self._feeder.top_ids(rows), lambda: self._feeder.logits(rows), sampler)
         limit = min(self.capacity + 1 - self._length, self._left(sampler)) - len(outcome.tokens)
         return replace(outcome, tail=forced_tail(self._draft, outcome.tokens, limit, sampler))
 

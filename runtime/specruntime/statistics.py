@@ -10,7 +10,7 @@ Trial = tuple[int, int | None, bool]  # depth, rank where it is known, accepted
 
 
 @dataclass(slots=True)
-class EngineTally:
+class EngineCounters:
     """Engine calls of one context: seconds spent inside them and their number by profile name.
 
     `replays` counts the calls that replayed a captured CUDA graph; a backend without such graphs has none.
@@ -51,8 +51,8 @@ class Statistics:
     verify_seconds: float = 0.0  # feeding the target's windows, engine calls included
     accept_seconds: float = 0.0  # sampling and the accept rule
     round_seconds: float = 0.0  # whole rounds, prefills included
-    target: EngineTally = field(default_factory=EngineTally)
-    draft: EngineTally = field(default_factory=EngineTally)
+    target: EngineCounters = field(default_factory=EngineCounters)
+    draft: EngineCounters = field(default_factory=EngineCounters)
 
     @property
     def host_seconds(self) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.accept import (
-    LawOfRow,
+    DistributionOfRow,
     SampleRow,
     accept_greedy,
     accept_match,
@@ -59,7 +59,7 @@ class Round:
     forced: int = 0
 
 
-def judge(
+def verify(
     proposal: Proposal,
     top_ids: NDArray[np.int64],
     logits: Logits,
@@ -70,15 +70,15 @@ def judge(
     Raises as `Sampler.sample` and `Sampler.distribution`.
     """
     if proposal.parents is not None:
-        path, tokens = _judge_tree(proposal, proposal.parents.tolist(), top_ids, logits, sampler)
+        path, tokens = _verify_tree(proposal, proposal.parents.tolist(), top_ids, logits, sampler)
     else:
-        tokens = _judge_chain(proposal, top_ids, logits, sampler)
+        tokens = _verify_chain(proposal, top_ids, logits, sampler)
         path = tuple(range(1, len(tokens)))
     top = sampler.params.logprobs
     return Outcome(path, tokens, None if top is None else _logprobs(logits(), path, tokens, top))
 
 
-def _judge_chain(
+def _verify_chain(
     proposal: Proposal,
     top_ids: NDArray[np.int64],
     logits: Logits,
@@ -89,10 +89,10 @@ def _judge_chain(
     if proposal.probabilities is None:  # a deterministic draft: `match` is the rejection rule with q = 1
         return accept_match(proposal.ids, _samples(top_ids, logits, sampler))
     draws = sampler.stream(sampler.position, "accept")
-    return accept_rejection(proposal.ids, proposal.probabilities, _laws(logits, sampler), draws)
+    return accept_rejection(proposal.ids, proposal.probabilities, _probabilities(logits, sampler), draws)
 
 
-def _judge_tree(
+def _verify_tree(
     proposal: Proposal,
     parents: list[int],
     top_ids: NDArray[np.int64],
@@ -107,7 +107,9 @@ def _judge_tree(
         path, tokens = accept_tree_match(above, ids, _samples(top_ids, logits, sampler))
         return tuple(path), tokens
     draws = sampler.stream(sampler.position, "accept")
-    path, tokens = accept_tree_rejection(above, ids, proposal.probabilities, _laws(logits, sampler), draws)
+    path, tokens = accept_tree_rejection(
+        above, ids, proposal.probabilities, _probabilities(logits, sampler), draws
+    )
     return tuple(path), tokens
 
 
@@ -127,11 +129,11 @@ def _samples(top_ids: NDArray[np.int64], logits: Logits, sampler: Sampler) -> Sa
     return sample
 
 
-def _laws(logits: Logits, sampler: Sampler) -> LawOfRow:
+def _probabilities(logits: Logits, sampler: Sampler) -> DistributionOfRow:
     """Return the target's distribution by window row."""
     rows = logits()
 
-    def law(row: int, pending: Sequence[int]) -> NDArray[np.float32] | None:
+    def probabilities(row: int, pending: Sequence[int]) -> NDArray[np.float32] | None:
         try:
             return sampler.distribution(rows[row], pending)
         except DeadEnd:
@@ -139,7 +141,7 @@ def _laws(logits: Logits, sampler: Sampler) -> LawOfRow:
                 raise
             return None
 
-    return law
+    return probabilities
 
 
 def _logprobs(

@@ -26,8 +26,6 @@ from specexport.bundle.writer import (
 )
 from specexport.context import BuildContext
 from specexport.draft_kinds.lookup import lookup_spec
-from specexport.draft_kinds.windows import LAW_SUFFIX
-from specexport.graph.plan import DRAFT_PROFILE
 from specexport.graph.stages import BuiltGraph
 from specexport.parity.host import opened_context
 from specexport.recipe.schema import Recipe
@@ -35,6 +33,8 @@ from specexport.tokenizer.files import describe_tokenizer
 from specruntime import clock
 from specruntime.bundle import load_manifest
 from specruntime.drafts import DraftSpec
+from specruntime.drafts.eagle_windows import LOGITS_SUFFIX
+from specruntime.drafts.layer_skip import SELF_PROFILE
 from specruntime.engines import EngineOptions
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import stage
@@ -64,7 +64,7 @@ class ProfileTimes:
         """For the build record: `step_ms` by width, and by profile where a width has several."""
         if self.reason is not None:
             return {"step_ms": None, "step_ms_reason": self.reason}
-        usual = [p for p in spec.profiles if not p.name.endswith(LAW_SUFFIX) and p.name != DRAFT_PROFILE]
+        usual = [p for p in spec.profiles if not p.name.endswith(LOGITS_SUFFIX) and p.name != SELF_PROFILE]
         times = {str(p.width): self.by_name[p.name] for p in reversed(usual or spec.profiles)}
         widths = dict(sorted(times.items(), key=lambda item: int(item[0])))
         return {"step_ms": widths, "profile_ms": self.by_name}
@@ -163,10 +163,12 @@ def _adaptive_spec(recipe: Recipe, times: Mapping[str, Mapping[str, float]]) -> 
     draft = recipe.draft
     if not draft.follows_acceptance:
         return None
-    lookup = draft.lookup_beside
+    lookup = draft.extra_lookup
     return AdaptiveSpec(
-        step_ms={name: ms for name, ms in times["target"].items() if name != DRAFT_PROFILE},
-        draft_ms={name: ms for name, ms in draft.step_times(times).items() if not name.endswith(LAW_SUFFIX)},
+        step_ms={name: ms for name, ms in times["target"].items() if name != SELF_PROFILE},
+        draft_ms={
+            name: ms for name, ms in draft.step_times(times).items() if not name.endswith(LOGITS_SUFFIX)
+        },
         lookup=lookup_spec(lookup) if lookup else None,
     )
 

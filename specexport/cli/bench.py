@@ -17,8 +17,8 @@ from specexport.cli.measuring import (
 from specruntime.cli.options import (
     engine_options,
     json_option,
-    law_options,
     max_new_tokens_option,
+    sampling_options,
     sampling_params,
     threads_option,
 )
@@ -37,7 +37,7 @@ from specruntime.sampling.params import SamplingParams
 @click.option(
     "--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Times are medians over these."
 )
-@law_options
+@sampling_options
 @threads_option
 @click.option(
     "--batch",
@@ -58,7 +58,7 @@ def bench_command(
     batch: tuple[int, ...],
     plot: Path | None,
     as_json: bool,
-    **law: Any,
+    **sampling: Any,
 ) -> None:
     """Measure each BUNDLE with drafts and the first without, in turns, on the same prompt ids and threads.
 
@@ -69,7 +69,7 @@ def bench_command(
     ratio of the former. All modes are warmed up. Greedy outputs must be the same in all modes: exit code 1 if not.
     Interrupted, it prints what it has measured, marked as partial: exit code 130.
     """
-    params = sampling_params(max_new_tokens=max_new_tokens, **law)
+    params = sampling_params(max_new_tokens=max_new_tokens, **sampling)
     loaded = load_prompts(prompts)
     if batch:
         if len(bundles) > 1 or pytorch or plot is not None:

@@ -15,8 +15,8 @@ from specexport.cli.measuring import (
 )
 from specruntime.cli.options import (
     json_option,
-    law_options,
     max_new_tokens_option,
+    sampling_options,
     sampling_params,
     threads_option,
 )
@@ -40,7 +40,7 @@ from specruntime.cli.options import (
     show_default=True,
     help="Time limit for the layer search of a layer_skip draft.",
 )
-@law_options
+@sampling_options
 @threads_option
 @click.option(
     "--write",
@@ -60,7 +60,7 @@ def tune_command(
     write: Path | None,
     plot: Path | None,
     as_json: bool,
-    **law: Any,
+    **sampling: Any,
 ) -> None:
     """Measure on your prompts what each BUNDLE's draft is worth, and pick kind, length or tree.
 
@@ -80,7 +80,7 @@ def tune_command(
     from specexport.tune.rendering import render_tuning
     from specexport.tune.tuner import TunePlan, tune
 
-    params = sampling_params(max_new_tokens=max_new_tokens, **law)
+    params = sampling_params(max_new_tokens=max_new_tokens, **sampling)
     plan = TunePlan(bundles, loaded, max_new_tokens, tried, minutes, params, threads)
     report = measure_and_print(
         lambda advance: tune(plan, advance), render_tuning, as_json=as_json, files=(plot, write)

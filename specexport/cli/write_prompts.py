@@ -1,10 +1,14 @@
 """`write-prompts`: lets an instruct model write the prompts that its drafts are trained on."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from specexport.cli.progress import Occasionally, say
+
+if TYPE_CHECKING:
+    from specexport.recipe.schema import Recipe
 
 
 @click.command("write-prompts")
@@ -49,7 +53,6 @@ def write_prompts_command(
     What the target is asked to answer later is then what it was tuned on, and free of anybody else's text.
     """
     from specexport.recipe.schema import load_recipe
-    from specexport.text_lines import read_lines
     from specexport.training.prompts_file import Excluded, append_prompts, read_prompts
 
     loaded = load_recipe(recipe)
@@ -57,29 +60,20 @@ def write_prompts_command(
     known = read_prompts(output, "--output") if output.is_file() and output.stat().st_size else []
     if not output.absolute().parent.is_dir():
         raise click.UsageError(f"--output: {output.absolute().parent} is not a directory; create it first")
-    try:
-        lines = [line for line in read_lines(openings) if line] if openings else []
-    except ValueError as error:
-        raise click.UsageError(f"--openings: {openings} cannot be read: {error}") from None
+    lines = _openings(openings)
     if len(known) >= count:
         click.echo(f"{output}: holds {len(known)} prompts")
         return
     import torch
 
-    from specexport.checkpoints.loading import known_config, known_tokenizer, load_checkpoint
+    from specexport.checkpoints.loading import load_checkpoint
     from specexport.recipe.sources import naming_file
-    from specexport.training.decoding import require_decodable
     from specexport.training.prompt_codec import PromptCodec
     from specexport.training.questions import write_questions
     from specexport.training.target import fast_copy
 
     with naming_file(recipe):
-        # What config and tokenizer decide is refused before the weights are read.
-        PromptCodec.open(loaded.name, known_tokenizer(loaded.target)).begin_user_turn("")
-        if (config := known_config(loaded.target)) is not None:
-            untried = require_decodable(config, trust_remote_code=loaded.target.trust_remote_code)
-            if untried is not None:
-                say(f"the target's attention was not tried before its weights are read: {untried}")
+        _refuse_unusable(loaded)
     say("loading the target into PyTorch")
     if threads is not None:
         torch.set_num_threads(threads)
@@ -100,3 +94,25 @@ def write_prompts_command(
     for question in questions:
         append_prompts(output, [question])
     click.echo(f"{output}: holds {count} prompts")
+
+
+def _openings(path: Path | None) -> list[str]:
+    from specexport.text_lines import read_lines
+
+    try:
+        return [line for line in read_lines(path) if line] if path else []
+    except ValueError as error:
+        raise click.UsageError(f"--openings: {path} cannot be read: {error}") from None
+
+
+def _refuse_unusable(recipe: "Recipe") -> None:
+    """Refuse what config and tokenizer decide, before the weights are read."""
+    from specexport.checkpoints.loading import known_config, known_tokenizer
+    from specexport.training.decoding import require_decodable
+    from specexport.training.prompt_codec import PromptCodec
+
+    PromptCodec.open(recipe.name, known_tokenizer(recipe.target)).begin_user_turn("")
+    if (config := known_config(recipe.target)) is not None:
+        untried = require_decodable(config, trust_remote_code=recipe.target.trust_remote_code)
+        if untried is not None:
+            say(f"the target's attention was not tried before its weights are read: {untried}")

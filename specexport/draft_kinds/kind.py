@@ -68,7 +68,7 @@ class DraftKind(RecipePart):
         return False
 
     @property
-    def lookup_beside(self) -> LookupWindow | None:
+    def extra_lookup(self) -> LookupWindow | None:
         """Prompt lookup where it promises more than the draft itself."""
         return None
 
@@ -167,7 +167,7 @@ class Lengths(DraftKind):
         return self.adaptive
 
     @property
-    def lookup_beside(self) -> LookupWindow | None:
+    def extra_lookup(self) -> LookupWindow | None:
         return self.lookup
 
     @model_validator(mode="after")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, NonNegativeInt, model_validator
 
 from specexport.draft_kinds.kind import Lengths
-from specexport.graph.plan import DRAFT_PROFILE, DraftPlan, GraphPlan
+from specexport.graph.plan import DraftPlan, GraphPlan
 from specexport.recipe.trees import Drafted, ascending_widths
 from specruntime import drafts as manifest
 from specruntime.drafts import DraftSpec
+from specruntime.drafts.layer_skip import SELF_PROFILE
 from specruntime.manifest.graph import GraphSpec, Profile
 from specruntime.manifest.numbers import MAX_LAYERS
 
@@ -92,4 +93,4 @@ class LayerSkipRecipe(Lengths):
     def step_times(self, times: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
         if "draft" in times:
             return times["draft"]
-        return {name: ms for name, ms in times["target"].items() if name == DRAFT_PROFILE}
+        return {name: ms for name, ms in times["target"].items() if name == SELF_PROFILE}

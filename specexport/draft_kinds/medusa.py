@@ -14,6 +14,7 @@ from specexport.recipe.trees import Drafted, StaticTree, ascending_widths, candi
 from specexport.trees import Tree, chain_of
 from specruntime import drafts as manifest
 from specruntime.drafts import DraftSpec
+from specruntime.drafts.medusa import HEADS
 from specruntime.manifest.draft import TreeSpec
 from specruntime.manifest.graph import GraphSpec, Profile
 
@@ -158,7 +159,7 @@ class MedusaRecipe(FeatureKind):
 
     def windows(self, prefill_chunk: int, outputs: Sequence[str]) -> tuple[Profile, ...]:
         """One row of features, every head."""
-        return (Profile(name="heads", width=1, rows=1),)
+        return (Profile(name=HEADS, width=1, rows=1),)
 
     def spec(self, graph: GraphSpec | None, canonical: "CanonicalGraph | None") -> DraftSpec:
         assert graph is not None, "this kind has a graph of its own"

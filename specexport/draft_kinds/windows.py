@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from specexport.trees import Tree
+from specruntime.drafts.eagle_windows import LEVEL, LOGITS_SUFFIX, STEP
 from specruntime.manifest.schema import Profile
 
-LAW_SUFFIX = "_law"
 LOGITS = "logits"
 
 
@@ -25,16 +25,16 @@ def eagle_profiles(
     """
     extend = tuple(Profile(name=f"extend_{width}", width=width, rows=1) for width in _ladder(k + 1))
     levels = tuple(
-        Profile(name=f"level_{depth}", width=width, rows=rows)
+        Profile(name=f"{LEVEL}{depth}", width=width, rows=rows)
         for depth, (width, rows) in enumerate(_levels(k, tree, branch), start=1)
     )
-    windows = (Profile(name="step", width=1, rows=1), *extend, *levels)
+    windows = (Profile(name=STEP, width=1, rows=1), *extend, *levels)
     if not selective:
         return (*windows, *prefill)
     plain = tuple(name for name in outputs if name != LOGITS)
     return (
         *(window.model_copy(update={"outputs": plain}) for window in (*windows, *prefill)),
-        *(window.model_copy(update={"name": window.name + LAW_SUFFIX}) for window in windows),
+        *(window.model_copy(update={"name": window.name + LOGITS_SUFFIX}) for window in windows),
     )
 
 

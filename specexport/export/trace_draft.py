@@ -57,7 +57,7 @@ class TracedCandidates(nn.Module):
         # An embedding of one number: a plain Gather in the graph.
         return nn.functional.embedding(places, self.target_ids[:, None]).squeeze(-1), best
 
-    def law(self, scores: Tensor) -> Tensor:
+    def padded_logits(self, scores: Tensor) -> Tensor:
         """[..., draft_vocab] -> logits [..., padded_vocab], -inf for ids that the draft does not know."""
         real = scores[..., : len(self.target_ids)]
         padded = torch.cat([real, torch.full_like(real[..., :1], float("-inf"))], dim=-1)
@@ -95,7 +95,7 @@ class _EagleForward(nn.Module):
         ids, logprobs = self.candidates.best(scores)
         present = [tensor for pair in cache.present if pair is not None for tensor in pair]
         following = self.draft.fed_back(found).float()
-        return (ids, logprobs, following, self.candidates.law(scores), *present)
+        return (ids, logprobs, following, self.candidates.padded_logits(scores), *present)
 
 
 class _MedusaForward(nn.Module):

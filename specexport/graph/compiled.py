@@ -27,15 +27,17 @@ from specexport.graph.canonical import CanonicalGraph
 from specexport.graph.files import (
     GRAPH_NAME,
     PATH_NAME,
+    STEP,
     WEIGHTS_NAME,
     describe_graph,
     save_graph,
     split_paths,
 )
-from specexport.graph.plan import DRAFT_PROFILE, PLAIN, FeatureSpec, GraphPlan
+from specexport.graph.plan import PLAIN, FeatureSpec, GraphPlan
 from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.layer_path import AddDraftPath, KeepLayers, full_outputs, path_outputs
 from specexport.passes.pipeline import plan_passes
+from specruntime.drafts.layer_skip import SELF_PROFILE
 from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def compile_graph(
     it changed, unless `force`.
 
     Every variant is still ONNX here: a backend that compiles an engine does so once it has passed the parity check.
-    With a draft path the profiles compute the full path, and one more, `DRAFT_PROFILE`, the draft's.
+    With a draft path the profiles compute the full path, and one more, `SELF_PROFILE`, the draft's.
 
     Raises `CheckpointUnsupported` where the checkpoint has not what the plan needs.
     """
@@ -129,7 +131,7 @@ def _write_entry(
     if plan.draft_layers:
         split_paths(directory, plan.draft_layers)
     engine = OnnxRuntimeEngine(minimum_version=_MINIMUM_ONNXRUNTIME)
-    step = (Profile(name="step", width=1, rows=1),)
+    step = (STEP,)
     facts = replace(canonical.facts, layers=len(plan.kept_layers) or canonical.facts.layers)
     spec = describe_graph(model, facts, file=GRAPH_NAME, profiles=step, batch=1, engine=engine)
     write_record(
@@ -183,7 +185,7 @@ def plan_profiles(
         return profiles
     full = full_outputs(outputs)
     path = path_outputs(outputs, plan.draft_layers)
-    draft = Profile(name=DRAFT_PROFILE, width=1, rows=1, outputs=path, file=PATH_NAME)
+    draft = Profile(name=SELF_PROFILE, width=1, rows=1, outputs=path, file=PATH_NAME)
     return (
         *(p if p.outputs is not None else p.model_copy(update={"outputs": full}) for p in profiles),
         draft,

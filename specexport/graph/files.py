@@ -27,6 +27,7 @@ GRAPH_NAME = "graph.onnx"
 WEIGHTS_NAME = "graph.weights"
 NARROWEST_PREFILL = 16
 CATCH_UP_WIDTH = 2
+STEP = Profile(name="step", width=1, rows=1)
 
 _DTYPES: dict[ir.DataType, DType] = {
     ir.DataType.FLOAT: "float32",
@@ -58,13 +59,13 @@ def save_graph(model: ir.Model, directory: Path) -> None:
 def target_profiles(verify_widths: Sequence[int], prefill_chunk: int) -> tuple[Profile, ...]:
     """Return a plain step, one window per verify width with all its rows judged, and the prefill ladder."""
     verify = tuple(Profile(name=f"verify_{width}", width=width, rows=width) for width in verify_widths)
-    return (Profile(name="step", width=1, rows=1), *verify, *prefill_ladder(prefill_chunk))
+    return (STEP, *verify, *prefill_ladder(prefill_chunk))
 
 
 def draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:
     """Return a step, the two-token window that catches up after full acceptance, and the prefill ladder."""
     catch_up = Profile(name="catch_up", width=CATCH_UP_WIDTH, rows=1)
-    return (Profile(name="step", width=1, rows=1), catch_up, *prefill_ladder(prefill_chunk))
+    return (STEP, catch_up, *prefill_ladder(prefill_chunk))
 
 
 def fused_draft_profiles(prefill_chunk: int) -> tuple[Profile, ...]:

@@ -123,9 +123,6 @@ class GraphPlan:
 
 PLAIN = GraphPlan()
 
-DRAFT_PROFILE = "draft"
-"""The window of width 1 that runs the draft path of a target."""
-
 
 @dataclass(frozen=True)
 class DraftPlan:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from specexport.errors import ParityError
 from specexport.parity.draft_reference import TREE_PARENTS, DraftReference, load_draft_reference, tree_paths
+from specruntime.drafts.eagle_windows import LEVEL
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import stage
 from specruntime.manifest.schema import Profile
@@ -85,7 +86,7 @@ class _Compared:
         return DraftParityReport(self._logit, 0.0, (), self._reference.pairs, (1,), trees=False)
 
     def layer(self) -> DraftParityReport:
-        levels = [p for p in self._context.spec.profiles if p.name.startswith("level_")]
+        levels = [p for p in self._context.spec.profiles if p.name.startswith(LEVEL)]
         chain = [p for p in self._context.spec.profiles if p not in levels]
         for profile in chain:
             self._run_chain(profile)
@@ -149,8 +150,8 @@ class _Compared:
         for judged, row in answers.items():
             self._compare_candidates(window, judged, row)
             if profile.computes("logits"):
-                law = self._context.logits(window)[0, judged, self._reference.target_ids]
-                self._logit = max(self._logit, _difference(law, self._reference.scores[row]))
+                logits = self._context.logits(window)[0, judged, self._reference.target_ids]
+                self._logit = max(self._logit, _difference(logits, self._reference.scores[row]))
         assert window.next_hidden is not None
         scale = max(1e-6, float(np.abs(self._reference.following).max()))
         for place, row in hidden.items():

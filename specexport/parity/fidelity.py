@@ -18,6 +18,7 @@ from specexport.checkpoints.fitting import encode_text
 from specexport.context import BuildContext
 from specexport.errors import FidelityError
 from specexport.graph.compiled import CompiledGraph
+from specexport.graph.files import STEP
 from specexport.graph.plan import LinearPlan
 from specexport.parity.host import on_host, opened_context
 from specexport.passes.quantize_weights import ROUNDED, QuantizeWeights
@@ -61,7 +62,7 @@ def measure_fidelity(
     """
     sums = np.zeros(4)  # equal first choices, KL, negative log-likelihoods of graph and reference
     count = predicted = 0
-    for (found, _), (expected, targets) in zip(_laws(graph, ids), _laws(reference, ids), strict=True):
+    for (found, _), (expected, targets) in zip(_logprobs(graph, ids), _logprobs(reference, ids), strict=True):
         sums[0] += (found.argmax(axis=-1) == expected.argmax(axis=-1)).sum()
         sums[1] += (np.exp(expected) * (expected - found)).sum()
         rows = np.arange(len(targets))
@@ -77,13 +78,13 @@ def measure_fidelity(
     )
 
 
-def _laws(
+def _logprobs(
     graph: tuple[GraphSpec, Path], ids: Sequence[int]
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
     """Log-probabilities [n, vocab] of successive rows, and the tokens [n or n - 1] that followed them."""
     spec, root = graph
     width = min(_WINDOW, spec.capacity - 1)
-    windows = (Profile(name="step", width=1, rows=1), Profile(name="text", width=width, rows=width))
+    windows = (STEP, Profile(name="text", width=width, rows=width))
     outputs = spec.profiles[0].outputs
     judged = spec.for_one().model_copy(
         update={"profiles": tuple(w.model_copy(update={"outputs": outputs}) for w in windows)}

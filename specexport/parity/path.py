@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from specexport.context import quiet
 from specexport.graph.canonical import CanonicalGraph, ParityReference
-from specexport.graph.files import GRAPH_NAME, describe_graph, save_graph
-from specexport.graph.plan import DRAFT_PROFILE, GraphPlan
+from specexport.graph.files import GRAPH_NAME, STEP, describe_graph, save_graph
+from specexport.graph.plan import GraphPlan
 from specexport.parity.host import opened_context
 from specexport.passes import run_passes
 from specexport.passes.host_numbers import WidenBfloat16
 from specexport.passes.interface import DropUnusedInputs
 from specexport.passes.pipeline import plan_passes
+from specruntime.drafts.layer_skip import SELF_PROFILE
 from specruntime.engines import EngineOptions
 from specruntime.engines.protocol import Context
 from specruntime.engines.windows import stage
@@ -58,9 +59,9 @@ def path_difference(
     Overwrites the caches of `context`.
     """
     start = len(reference.ids) - 1
-    with _kept_context(canonical, layers, Profile(name="step", width=1, rows=1)) as kept:
-        expected = _step(kept, "step", reference, layers, start)
-    found = _step(context, DRAFT_PROFILE, reference, range(canonical.facts.layers), start)
+    with _kept_context(canonical, layers, STEP) as kept:
+        expected = _step(kept, STEP.name, reference, layers, start)
+    found = _step(context, SELF_PROFILE, reference, range(canonical.facts.layers), start)
     difference = float(np.abs(found - expected).max())
     return difference if np.isfinite(difference) else float("inf")
 

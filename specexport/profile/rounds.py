@@ -92,8 +92,8 @@ def _sum_up(answers: list[_Answered], *, open_ms: float, first_token_ms: float) 
     every = [each.stats for each in answers]
     calls: dict[str, dict[str, int]] = {"target": {}, "draft": {}}
     for stats in every:
-        for role, tally in (("target", stats.target), ("draft", stats.draft)):
-            for profile, count in tally.calls.items():
+        for role, counters in (("target", stats.target), ("draft", stats.draft)):
+            for profile, count in counters.calls.items():
                 calls[role][profile] = calls[role].get(profile, 0) + count
     return RoundProfile(
         rounds=sum(stats.rounds for stats in every),

@@ -236,7 +236,7 @@ def _widths(recipe: "Recipe") -> Iterator[str]:
         if widths:
             yield f"verify_widths: found {list(widths)}, expected none with draft.kind {recipe.draft.kind}"
         return
-    widest = most_drafted(recipe.draft.nodes, recipe.draft.lookup_beside) + 1
+    widest = most_drafted(recipe.draft.nodes, recipe.draft.extra_lookup) + 1
     if list(widths) != sorted(set(widths)) or widths[-1:] != (widest,):
         yield (
             f"verify_widths: found {list(widths)}, expected ascending widths that end with "
@@ -300,13 +300,13 @@ def _engine(recipe: "Recipe") -> Iterator[str]:
 
 def _widest_key(draft: DraftKind) -> str:
     """Return what decides how many drafted tokens a window holds, by its key."""
-    lookup = draft.lookup_beside
+    lookup = draft.extra_lookup
     return "draft.lookup.k" if lookup is not None and lookup.k > draft.nodes else draft.width_key
 
 
 def _by_default(draft: DraftKind) -> str:
     """Return what to add where the widest key is a `k` that the recipe leaves out."""
-    key, lookup = _widest_key(draft), draft.lookup_beside
+    key, lookup = _widest_key(draft), draft.extra_lookup
     if not (draft.nodes and key.endswith(".k")):
         return ""
     beside = key == "draft.lookup.k" and lookup is not None

@@ -132,9 +132,9 @@ class SlotDecoder:
         drawn = (temperatures > 0).nonzero()[:, 0]
         if len(drawn):
             values, ids = logits[drawn].topk(min(_DRAWN_FROM, logits.shape[1]), dim=-1)
-            law = torch.softmax(values / temperatures[drawn, None], dim=-1)
-            law[law.cumsum(dim=-1) - law > _TOP_P] = 0
-            chosen[drawn] = ids.gather(-1, torch.multinomial(law, 1, generator=self._draws))[:, 0]
+            probabilities = torch.softmax(values / temperatures[drawn, None], dim=-1)
+            probabilities[probabilities.cumsum(dim=-1) - probabilities > _TOP_P] = 0
+            chosen[drawn] = ids.gather(-1, torch.multinomial(probabilities, 1, generator=self._draws))[:, 0]
         return chosen
 
 

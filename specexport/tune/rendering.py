@@ -61,10 +61,10 @@ def _measured(report: TuneReport) -> str:
         return f"Speculation does not pay on these prompts and this machine: {reached}. {advice}"
     trial = best.best
     predicted = best.predicted(trial.size)
-    by_law = f", predicted {predicted.speedup:.2f}x" if predicted is not None else ""
+    by_model = f", predicted {predicted.speedup:.2f}x" if predicted is not None else ""
     return (
         f"Best: {best.name} (kind {best.kind}), {described(trial.size)}: {trial.speedup:.2f}x plain decoding"
-        f"{by_law}, {trial.acceptance_length:.2f} tokens a round, {trial.tokens_per_second:.1f} tok/s."
+        f"{by_model}, {trial.acceptance_length:.2f} tokens a round, {trial.tokens_per_second:.1f} tok/s."
     )
 
 

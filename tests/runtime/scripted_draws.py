@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.accept import Law
+from specruntime.accept import Distribution
 
 Result = TypeVar("Result")
 Tokens = tuple[int, ...]
@@ -26,7 +26,7 @@ class ScriptedDraws:
         reached = min(max(probability, 0.0), 1.0)
         return self._choose(np.array([1 - reached, reached])) == 1
 
-    def categorical(self, weights: Law, /) -> int:
+    def categorical(self, weights: Distribution, /) -> int:
         return self._choose(np.asarray(weights / weights.sum(), np.float64))
 
     def _choose(self, weights: NDArray[np.float64]) -> int:

@@ -230,7 +230,7 @@ def test_control_tree_whose_residual_is_not_renormalised(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("kind", ["kept", "zeroed only"])
 def test_control_tree_whose_q_keeps_a_rejected_sibling(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(source: accept.Law, token: int) -> accept.Law:
+    def broken(source: accept.Distribution, token: int) -> accept.Distribution:
         return source if kind == "kept" else np.where(np.arange(source.size) == token, 0, source)
 
     monkeypatch.setattr(accept, "_without", broken)

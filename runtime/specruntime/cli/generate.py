@@ -60,7 +60,7 @@ def generate_command(
     text = read_prompt(prompt, prompt_file)
     params = sampling_params(**sampling).seeded()
     if compare:
-        _require_equal_law(params)
+        _require_equal_tokens(params)
     with open_bundle(bundle, options=engine_options(threads, kernels), text=True) as opened:
         if compare:
             _require_drafts(opened)
@@ -84,7 +84,7 @@ def generate_command(
             click.echo(_render_comparison(result["comparison"]), err=True)
 
 
-def _require_equal_law(params: SamplingParams) -> None:
+def _require_equal_tokens(params: SamplingParams) -> None:
     if params.draws_drafts:
         raise InvalidArgument(
             "--compare needs equal tokens, found --accept rejection with a temperature; use --accept match"

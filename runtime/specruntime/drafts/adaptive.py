@@ -21,7 +21,7 @@ from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.drafts.lengths import Acceptance, Credit, Plan, StepTimes, TreeAcceptance, plans
 from specruntime.manifest.schema import AdaptiveSpec, GraphSpec, Manifest
 from specruntime.sampling.sampler import Sampler
-from specruntime.statistics import EngineTally
+from specruntime.statistics import EngineCounters
 
 _MARGIN = 1.02  # how much faster than plain decoding a round must promise to be: estimates are noisy
 _FIRST_PAUSE, _LONGEST_PAUSE = 4, 64  # plain rounds between probes; doubled after each that failed
@@ -125,13 +125,13 @@ class AdaptiveDraft(Draft):
         self._rounds = self._plain_round = 0  # rounds so far, and the last of them that was plain
 
     @property
-    def tally(self) -> EngineTally:
-        return self._arms[0].draft.tally
+    def counters(self) -> EngineCounters:
+        return self._arms[0].draft.counters
 
-    @tally.setter
-    def tally(self, tally: EngineTally) -> None:
+    @counters.setter
+    def counters(self, counters: EngineCounters) -> None:
         for arm in self._arms:
-            arm.draft.tally = tally
+            arm.draft.counters = counters
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         self._asked = self._proposer = None

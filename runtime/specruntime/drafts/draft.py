@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specruntime.sampling.sampler import Sampler
-from specruntime.statistics import EngineTally
+from specruntime.statistics import EngineCounters
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class Draft:
     """
 
     k: int
-    tally: EngineTally
+    counters: EngineCounters
     drafts_behind: bool = False
     """Whether it can propose while more than the last token is missing from the target's cache, as after tokens that
     were committed without the target: then it has seen nothing of the target for them."""
 
     def __init__(self, k: int) -> None:
         self.k = k
-        self.tally = EngineTally()
+        self.counters = EngineCounters()
 
     def propose(self, tokens: NDArray[np.int64], room: Room, sampler: Sampler) -> Proposal:
         """Return what may follow `tokens` (all committed ids, a view that is only read), within `room` and `k`.

@@ -25,7 +25,7 @@ from specruntime.drafts.trees import (
     draw_children,
     next_draft,
     probability_of,
-    room_for_laws,
+    room_for_probabilities,
     static_tree,
     tree_paths,
     without_nodes,
@@ -192,13 +192,15 @@ class ChainGrower:
         self._stop_below = stop_below
 
     def grow(self, extend: Extend, pairs: int, room: Room, sampler: Sampler) -> Proposal:
-        lawful = None if sampler.greedy_ids_suffice else self._feeder.lawful
-        ladder = lawful or self._feeder.plain
+        with_logits = None if sampler.greedy_ids_suffice else self._feeder.with_logits
+        ladder = with_logits or self._feeder.plain
         count = min(room.depth, room.nodes)
-        laws = None if lawful is None else room_for_laws(count, self._feeder.vocab_size, sampler)
+        probabilities = (
+            None if with_logits is None else room_for_probabilities(count, self._feeder.vocab_size, sampler)
+        )
         ids: list[int] = []
         answer = extend(ladder)
-        while (token := self._next(answer, ids, lawful is not None, laws, sampler)) is not None:
+        while (token := self._next(answer, ids, with_logits is not None, probabilities, sampler)) is not None:
             ids.append(token)
             doubted = probability_of(token, answer.ids[0], answer.logprobs[0]) < self._stop_below
             if doubted or len(ids) == count or sampler.ended(ids):
@@ -206,22 +208,22 @@ class ChainGrower:
             answer = self._feeder.step(ladder, answer, token, pairs + len(ids) - 1)
         if not ids:
             return NOTHING
-        return Proposal(np.array(ids, np.int64), None if laws is None else laws[: len(ids)])
+        return Proposal(np.array(ids, np.int64), None if probabilities is None else probabilities[: len(ids)])
 
     def _next(
         self,
         answer: Expansion,
         ids: list[int],
-        whole_law: bool,
-        laws: NDArray[np.float32] | None,
+        with_logits: bool,
+        probabilities: NDArray[np.float32] | None,
         sampler: Sampler,
     ) -> int | None:
         """Return the next token of the chain; None where the options of the answer ban all that the draft knows."""
-        if not whole_law:
+        if not with_logits:
             return int(best_first(answer.ids, answer.logprobs, sampler, len(ids), (ids,))[0][0, 0])
         logits = self._feeder.logits(answer)[0]
         try:
-            return next_draft(logits, ids, laws, sampler)
+            return next_draft(logits, ids, probabilities, sampler)
         except DeadEnd:  # the target may know further tokens
             return None
 
@@ -232,8 +234,10 @@ class StaticGrower:
         tree = static_tree(spec.parents, spec.ranks)
         self._trees = Trimmings(tree)
         # Drawing takes the levels with distributions; a bundle without them drafts the most likely tokens.
-        lawful = feeder.lawful
-        self._drawing = lawful if lawful and len(lawful.levels) >= len(tree.levels) - 1 else None
+        with_logits = feeder.with_logits
+        self._drawing = (
+            with_logits if with_logits and len(with_logits.levels) >= len(tree.levels) - 1 else None
+        )
 
     def grow(self, extend: Extend, pairs: int, room: Room, sampler: Sampler) -> Proposal:
         tree = self._trees.within(room.depth, room.nodes)
@@ -304,7 +308,7 @@ class _Drawn:
     def __init__(self, tree: StaticTree, sampler: Sampler, feeder: PairFeeder) -> None:
         self._tree, self._sampler, self._feeder = tree, sampler, feeder
         self._alive = np.zeros(len(tree.parents), np.bool_)
-        self._laws: dict[int, NDArray[np.float32]] = {}  # by window row
+        self._probabilities: dict[int, NDArray[np.float32]] = {}  # by window row
         self._paths: list[list[int]] = [[] for _ in range(len(tree.parents) + 1)]  # tokens by window row
         self._count = 0
         self.ids = np.zeros(len(tree.parents), np.int64)
@@ -319,11 +323,11 @@ class _Drawn:
             if ahead and not self._alive[row - 1]:
                 continue
             try:
-                law = self._sampler.distribution(logits[index], self._paths[row])
+                probabilities = self._sampler.distribution(logits[index], self._paths[row])
             except DeadEnd:  # all that the draft knows is banned; the target may know further tokens
                 continue
-            self._laws[int(row)] = law
-            tokens = draw_children(law, len(children), draws)
+            self._probabilities[int(row)] = probabilities
+            tokens = draw_children(probabilities, len(children), draws)
             for child, token in zip(children.tolist(), tokens, strict=False):
                 self.ids[child] = token
                 self._alive[child] = True
@@ -333,11 +337,11 @@ class _Drawn:
         kept, parents = without_nodes(self._tree.parents[: self._count], self._alive[: self._count])
         if not kept.size:
             return NOTHING
-        laws = np.zeros((len(kept) + 1, self._feeder.vocab_size), np.float32)
+        probabilities = np.zeros((len(kept) + 1, self._feeder.vocab_size), np.float32)
         for new, row in enumerate((0, *(kept + 1).tolist())):
-            if row in self._laws:
-                laws[new] = self._laws[row]
-        return Proposal(self.ids[kept], laws, parents)
+            if row in self._probabilities:
+                probabilities[new] = self._probabilities[row]
+        return Proposal(self.ids[kept], probabilities, parents)
 
 
 class EagleProposer(CachingDraft[PairFeeder]):

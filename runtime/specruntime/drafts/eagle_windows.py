@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import run_counted, stage, stage_chain
-from specruntime.statistics import EngineTally
+from specruntime.statistics import EngineCounters
 
-LAW_SUFFIX = "_law"
+LOGITS_SUFFIX = "_law"
 STEP = "step"
 LEVEL = "level_"
 
@@ -69,13 +69,13 @@ class PairFeeder:
         self.context = context
         self.capacity = spec.capacity
         self.vocab_size = vocab_size
-        self.tally = EngineTally()
+        self.counters = EngineCounters()
         windows = {profile.name: context.window(profile.name) for profile in spec.profiles}
         plain = _ladder(windows, "")
         assert plain is not None, "a manifest without such windows is refused"
         everywhere = all(_has_logits(context, window) for window in windows.values())
         self.plain = plain
-        self.lawful = plain if everywhere else _ladder(windows, LAW_SUFFIX)
+        self.with_logits = plain if everywhere else _ladder(windows, LOGITS_SUFFIX)
         self.hidden_size = _hidden(self.plain.chain[0]).shape[2]
         widest = max(window.profile.width for window in windows.values())
         self._tree = _Asked(widest, self.hidden_size)
@@ -136,7 +136,7 @@ class PairFeeder:
             hidden=tree.hidden[:count],
             rows=np.arange(first, count),
         )
-        run_counted(self.context, window, self.tally)
+        run_counted(self.context, window, self.counters)
         return Expansion(window, len(ids))
 
     def logits(self, answer: Expansion) -> NDArray[np.float32]:
@@ -168,7 +168,7 @@ class PairFeeder:
         self, window: Window, hidden: NDArray[np.float32], ids: NDArray[np.int64], start: int
     ) -> Expansion:
         stage(window, ids, start, hidden=hidden)
-        run_counted(self.context, window, self.tally)
+        run_counted(self.context, window, self.counters)
         return Expansion(window, 1)
 
 
@@ -203,7 +203,7 @@ class _Asked:
 
 def _ladder(windows: dict[str, Window], suffix: str) -> Ladder | None:
     """Return the windows whose profiles end in `suffix` ("": those without one); None without a step among them."""
-    named = {name: w for name, w in windows.items() if name.endswith(LAW_SUFFIX) == bool(suffix)}
+    named = {name: w for name, w in windows.items() if name.endswith(LOGITS_SUFFIX) == bool(suffix)}
     step = named.get(STEP + suffix)
     if step is None or step.profile.width != 1:
         return None

@@ -15,7 +15,7 @@ from pydantic import Field
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room
 from specruntime.drafts.kind import ChainSpec
 from specruntime.drafts.model import ModelProposer
-from specruntime.drafts.trees import next_draft, room_for_laws
+from specruntime.drafts.trees import next_draft, room_for_probabilities
 from specruntime.engines.protocol import Context
 from specruntime.engines.windows import run_counted, stage, stage_chain
 from specruntime.manifest.contracts import DRAFTING, MODEL
@@ -87,22 +87,24 @@ class LayerSkipProposer(Draft):
         if count < 1:
             return NOTHING
         ids = np.empty(count, np.int64)
-        laws = room_for_laws(count, self._context.spec.vocab_size, sampler)
+        probabilities = room_for_probabilities(count, self._context.spec.vocab_size, sampler)
         drafted = 0
         while drafted < count and not sampler.ended(ids[:drafted].tolist()):
             self._run(int(ids[drafted - 1] if drafted else tokens[-1]), start + drafted)
-            token = self._choose(ids[:drafted].tolist(), laws, sampler)
+            token = self._choose(ids[:drafted].tolist(), probabilities, sampler)
             if token is None:
                 break
             ids[drafted] = token
             drafted += 1
-        return Proposal(ids[:drafted], None if laws is None else laws[:drafted])
+        return Proposal(ids[:drafted], None if probabilities is None else probabilities[:drafted])
 
     def _run(self, token: int, row: int) -> None:
         stage(self._window, np.array([token], np.int64), row)
-        run_counted(self._context, self._window, self.tally)
+        run_counted(self._context, self._window, self.counters)
 
-    def _choose(self, drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler) -> int | None:
+    def _choose(
+        self, drafted: list[int], probabilities: NDArray[np.float32] | None, sampler: Sampler
+    ) -> int | None:
         if sampler.greedy_ids_suffice:
             return int(self._window.top_ids[0, 0])
-        return next_draft(self._context.logits(self._window)[0, 0], drafted, laws, sampler)
+        return next_draft(self._context.logits(self._window)[0, 0], drafted, probabilities, sampler)

@@ -108,7 +108,7 @@ class MedusaProposer(Draft):
         if not self._known or self._seen != len(tokens) - 1 or min(room.depth, room.nodes) < 1:
             return NOTHING
         tree = self._trees.within(room.depth, room.nodes)
-        run_counted(self._context, self._window, self.tally)
+        run_counted(self._context, self._window, self.counters)
         assert self._window.topk_logprobs is not None
         ids = np.zeros(len(tree.parents), np.int64)
         heads = zip(self._ids[0, 0], self._window.topk_logprobs[0, 0], strict=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room
 from specruntime.drafts.kind import ChainSpec
 from specruntime.drafts.own_cache import SpeculatingDraft
-from specruntime.drafts.trees import next_draft, room_for_laws
+from specruntime.drafts.trees import next_draft, room_for_probabilities
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import Feeder, Rows, run_counted, stage, stage_chain
 from specruntime.manifest.contracts import MODEL
@@ -21,7 +21,7 @@ from specruntime.manifest.graph import GraphSpec
 from specruntime.manifest.numbers import Share
 from specruntime.manifest.refusals import refuse
 from specruntime.sampling.sampler import Sampler
-from specruntime.statistics import EngineTally
+from specruntime.statistics import EngineCounters
 
 DRAFT_WIDTH = 2  # of the narrowest window of a fused draft: the two tokens of a round that accepted all
 
@@ -93,16 +93,16 @@ class ModelProposer(SpeculatingDraft[Feeder]):
     def _draft(self, tokens: NDArray[np.int64], count: int, sampler: Sampler) -> Proposal:
         """Feed what was committed since (two tokens after full acceptance), then each draft but the last."""
         ids = np.empty(count, dtype=np.int64)
-        laws = room_for_laws(count, self._feeder.vocab_size, sampler)
+        probabilities = room_for_probabilities(count, self._feeder.vocab_size, sampler)
         rows = self._feeder.feed(tokens[self.cache_length :], self.cache_length)
         drafted = 0
-        while (token := self._choose(rows, ids[:drafted], laws, sampler)) is not None:
+        while (token := self._choose(rows, ids[:drafted], probabilities, sampler)) is not None:
             ids[drafted] = token
             drafted += 1
             if drafted == count or self._doubts(rows, token) or sampler.ended(ids[:drafted].tolist()):
                 break
             rows = self._feeder.feed(ids[drafted - 1 : drafted], len(tokens) + drafted - 1)
-        return Proposal(ids[:drafted], None if laws is None else laws[:drafted])
+        return Proposal(ids[:drafted], None if probabilities is None else probabilities[:drafted])
 
     def _doubts(self, rows: Rows, token: int) -> bool:
         """Whether the model's own probability of the token, before temperature and truncation, is below the bound."""
@@ -113,11 +113,15 @@ class ModelProposer(SpeculatingDraft[Feeder]):
         return bool(self._stop_below * likelier > 1)
 
     def _choose(
-        self, rows: Rows, drafted: NDArray[np.int64], laws: NDArray[np.float32] | None, sampler: Sampler
+        self,
+        rows: Rows,
+        drafted: NDArray[np.int64],
+        probabilities: NDArray[np.float32] | None,
+        sampler: Sampler,
     ) -> int | None:
         if sampler.greedy_ids_suffice:
             return int(self._feeder.top_ids(rows)[0])
-        return next_draft(self._feeder.logits(rows)[0], drafted.tolist(), laws, sampler)
+        return next_draft(self._feeder.logits(rows)[0], drafted.tolist(), probabilities, sampler)
 
 
 class FusedProposer(SpeculatingDraft["FusedFeeder"]):
@@ -146,7 +150,7 @@ class FusedFeeder:
 
     def __init__(self, context: Context, k: int) -> None:
         self.context = context
-        self.tally = EngineTally()
+        self.counters = EngineCounters()
         self._k = k
         names = sorted(context.spec.profiles, key=lambda profile: profile.width)
         self._windows = [context.window(profile.name) for profile in names]
@@ -176,7 +180,7 @@ class FusedFeeder:
     def _run(self, window: Window, ids: NDArray[np.int64], start: int) -> None:
         # The drafts' rows follow the whole window, its padding too, so all of its rows are valid.
         stage(window, ids, start, valid=window.profile.width)
-        run_counted(self.context, window, self.tally)
+        run_counted(self.context, window, self.counters)
 
     def _window(self, start: int, count: int) -> Window:
         """Return the narrowest window that takes all `count` tokens, or the widest; only such that fit behind

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from specruntime.drafts.draft import Draft
 from specruntime.engines.protocol import Context
 from specruntime.errors import InvalidArgument
-from specruntime.statistics import EngineTally
+from specruntime.statistics import EngineCounters
 
 
 class Feeding(Protocol):
     """What runs a draft's graph."""
 
     context: Context
-    tally: EngineTally
+    counters: EngineCounters
 
 
 _F = TypeVar("_F", bound=Feeding)
@@ -33,12 +33,12 @@ class CachingDraft(Draft, Generic[_F]):
         self._failed = False
 
     @property
-    def tally(self) -> EngineTally:
-        return self._feeder.tally
+    def counters(self) -> EngineCounters:
+        return self._feeder.counters
 
-    @tally.setter
-    def tally(self, tally: EngineTally) -> None:
-        self._feeder.tally = tally
+    @counters.setter
+    def counters(self, counters: EngineCounters) -> None:
+        self._feeder.counters = counters
 
     def start_from(self, source: Draft, length: int) -> None:
         assert isinstance(source, CachingDraft), "the drafts of a bundle are of one kind"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specruntime.accept import Draws, Law
+from specruntime.accept import Distribution, Draws
 from specruntime.errors import DeadEnd
 from specruntime.manifest.draft import depths_of
 from specruntime.sampling.noise import gumbel
@@ -257,36 +257,39 @@ def probability_of(token: int, ids: Ids, logprobs: Logprobs) -> float:
     return float(np.exp(logprobs[place[0] if place.size else -1]))
 
 
-def room_for_laws(count: int, vocab_size: int, sampler: Sampler) -> NDArray[np.float32] | None:
+def room_for_probabilities(count: int, vocab_size: int, sampler: Sampler) -> NDArray[np.float32] | None:
     """[count, vocab] where drafts are drawn from a distribution; None where they follow from logits and seed."""
     return np.empty((count, vocab_size), np.float32) if sampler.params.draws_drafts else None
 
 
 def next_draft(
-    logits: NDArray[np.floating], drafted: list[int], laws: NDArray[np.float32] | None, sampler: Sampler
+    logits: NDArray[np.floating],
+    drafted: list[int],
+    probabilities: NDArray[np.float32] | None,
+    sampler: Sampler,
 ) -> int | None:
-    """Return the token after `drafted` of a chain, from the draft's logits [vocab]; drawn where `laws` is given, which
-    gets the distribution.
+    """Return the token after `drafted` of a chain, from the draft's logits [vocab]; drawn where `probabilities` is
+    given, which gets the distribution.
 
     Otherwise it comes from the target's own noise, so the two agree as often as their logits do. None where nothing
     can follow what was drafted. Raises as `Sampler.sample` where nothing was.
     """
     try:
-        if laws is None:
+        if probabilities is None:
             return sampler.sample(logits, drafted)
-        laws[len(drafted)] = sampler.distribution(logits, drafted)
+        probabilities[len(drafted)] = sampler.distribution(logits, drafted)
     except DeadEnd:
         if not drafted:
             raise
         return None
-    return sampler.stream(sampler.position + len(drafted), "draft").categorical(laws[len(drafted)])
+    return sampler.stream(sampler.position + len(drafted), "draft").categorical(probabilities[len(drafted)])
 
 
-def draw_children(law: Law, count: int, draws: Draws) -> list[int]:
+def draw_children(probabilities: Distribution, count: int, draws: Draws) -> list[int]:
     """Up to `count` different tokens, each drawn from a distribution [vocab] without those before it; fewer if none is
     left.
     """
-    left, tokens = law.copy(), []
+    left, tokens = probabilities.copy(), []
     for _ in range(count):
         if not left.any():
             break

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
 from specruntime.sampling.sampler import Sampler
-from specruntime.statistics import EngineTally
+from specruntime.statistics import EngineCounters
 
 
 class ForwardingDraft(Draft):
@@ -17,12 +17,12 @@ class ForwardingDraft(Draft):
         super().__init__(draft.k)
 
     @property
-    def tally(self) -> EngineTally:
-        return self._draft.tally
+    def counters(self) -> EngineCounters:
+        return self._draft.counters
 
-    @tally.setter
-    def tally(self, tally: EngineTally) -> None:
-        self._draft.tally = tally
+    @counters.setter
+    def counters(self, counters: EngineCounters) -> None:
+        self._draft.counters = counters
 
     @property
     def drafts_behind(self) -> bool:  # type: ignore[override]  # of the draft at hand

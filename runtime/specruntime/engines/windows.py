@@ -16,7 +16,7 @@ from specruntime import clock
 from specruntime.engines.protocol import Context, Window
 from specruntime.errors import InvalidArgument
 from specruntime.manifest.graph import GraphSpec, Profile
-from specruntime.statistics import EngineTally
+from specruntime.statistics import EngineCounters
 
 # What one more row of a window costs, in launches of width 1, whose time goes into reading the weights. Measured with
 # SmolLM2-135M on two CPU cores, widths 4 to 128; it only orders the ways to cut a prompt into windows.
@@ -109,7 +109,7 @@ class Feeder:
         self.context = context
         self.capacity = spec.capacity
         self.vocab_size = spec.vocab_size
-        self.tally = EngineTally()
+        self.counters = EngineCounters()
         usable = [profile for profile in spec.profiles if profile.computes("top_ids")]
         by_width = sorted(usable, key=lambda profile: (profile.width, profile.rows))
         self._windows = [context.window(profile.name) for profile in by_width]
@@ -191,7 +191,7 @@ class Feeder:
         count = len(ids)
         depths = self._depths(window, parents) if parents is not None or self._trees else None
         stage(window, ids, start, positions=None if depths is None else depths[:count] + start)
-        run_counted(self.context, window, self.tally)
+        run_counted(self.context, window, self.counters)
         return Rows(window, 0 if window.profile.rows == 1 else count - judged, judged)
 
     def _depths(self, window: Window, parents: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
@@ -222,12 +222,12 @@ class Feeder:
         return rows.window.top_ids[0, rows.first : rows.first + rows.count]
 
 
-def run_counted(context: Context, window: Window, tally: EngineTally) -> None:
+def run_counted(context: Context, window: Window, counters: EngineCounters) -> None:
     """Run a staged window and books the call, its seconds and whether a captured graph was replayed."""
     profile = window.profile.name
     replayed, started = context.replays.get(profile, 0), clock.now()
     context.run(window)
-    tally.add(profile, clock.now() - started, replayed=context.replays.get(profile, 0) > replayed)
+    counters.add(profile, clock.now() - started, replayed=context.replays.get(profile, 0) > replayed)
 
 
 def _refuse_unsupported(spec: GraphSpec) -> None:

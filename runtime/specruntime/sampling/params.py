@@ -86,7 +86,7 @@ class SamplingParams:
         self._take_lists()
         for name in _FLOATS:
             object.__setattr__(self, name, _widened(getattr(self, name)))
-        self._check_law()
+        self._check_sampling()
         self._check_processors()
         self._check_ends()
         self._normalise()
@@ -128,7 +128,7 @@ class SamplingParams:
         biases = {int(token): float(bias) for token, bias in self.logit_bias.items()}
         object.__setattr__(self, "logit_bias", biases)
 
-    def _check_law(self) -> None:
+    def _check_sampling(self) -> None:
         hot = _is_number(self.temperature) and 1e-6 <= self.temperature <= 1e6
         self._require(
             "temperature", hot or _is_zero(self.temperature), "0 (greedy) or a number from 1e-6 to 1e6"

@@ -273,9 +273,9 @@ class Sampler:
         row = self._row(logits_row, pending)
         if self.params.temperature > 0:
             return probabilities(self._warper.candidates(row), self._vocab)
-        law = np.zeros(self._vocab, np.float32)
-        law[best(row)] = 1
-        return law
+        distribution = np.zeros(self._vocab, np.float32)
+        distribution[best(row)] = 1
+        return distribution
 
     def stream(self, position: int, purpose: str) -> NoiseStream:
         """Return the uniform numbers for one purpose ("draft", "accept") at an output position, always from the

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from specruntime.errors import BackendMissing, BundleInvalid, InvalidArgument
 
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Environment, Template, Undefined
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
 
 _LONGEST_CHAT = 2**24  # characters
 FIXED_DATE = datetime(2024, 7, 26)
@@ -119,18 +121,28 @@ def _environment() -> "Environment":
     every day, so `strftime_now` is not defined for a template that asks whether it is, which then takes the date it
     falls back to; for one that calls it without asking, today is `FIXED_DATE`.
     """
-    import jinja2
-    from jinja2 import nodes
-    from jinja2.ext import Extension
-    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    class Generation(Extension):
-        """`{% generation %}` marks what an assistant wrote, for training; in a prompt its content is itself."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _clock()
+    environment.globals["dict"] = _Dictionaries()
+    environment.globals["namespace"] = _namespace()
+    return environment
 
+
+def _generation() -> "type[Extension]":
+    """`{% generation %}`, which marks what an assistant wrote, for training; in a prompt its content is itself."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
         tags = {"generation"}  # noqa: RUF012
 
-        def parse(self, parser: Parser) -> nodes.Node:
+        def parse(self, parser: "Parser") -> nodes.Node:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             # A block of its own, as a macro is: what is set inside ends with it.
@@ -139,9 +151,14 @@ def _environment() -> "Environment":
         def written(self, caller: Any) -> str:
             return str(caller())
 
-    class Namespace(jinja2.utils.Namespace):
-        """Takes no names that begin with an underscore: they are the interpreter's."""
+    return Generation
 
+
+def _namespace() -> type:
+    """`namespace`, which takes no names that begin with an underscore: they are the interpreter's."""
+    import jinja2
+
+    class Namespace(jinja2.utils.Namespace):
         def __init__(*args: Any, **kwargs: Any) -> None:  # `self` is a name that a template may use
             self, args = args[0], args[1:]
             given = dict(*args, **kwargs)
@@ -153,13 +170,21 @@ def _environment() -> "Environment":
             _require_public(name)
             super().__setitem__(name, value)
 
-    def _require_public(name: object) -> None:
-        if isinstance(name, str) and name.startswith("_"):
-            raise jinja2.exceptions.SecurityError(f"the namespace attribute {name!r} begins with '_'")
+    return Namespace
+
+
+def _require_public(name: object) -> None:
+    import jinja2
+
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"the namespace attribute {name!r} begins with '_'")
+
+
+def _clock() -> "Undefined":
+    """`strftime_now`, not defined, and yet called by templates that do not ask."""
+    import jinja2
 
     class Clock(jinja2.Undefined):
-        """Not defined, and yet called by templates that do not ask."""
-
         # What jinja2 reads of whatever it calls; of an undefined value it cannot be read.
         jinja_pass_arg = None
         unsafe_callable = alters_data = False
@@ -167,18 +192,13 @@ def _environment() -> "Environment":
         def __call__(self, format: str) -> str:  # type: ignore[override]
             return FIXED_DATE.strftime(format)
 
-    def raise_exception(message: str) -> NoReturn:
-        raise jinja2.TemplateError(message)
+    return Clock(name="strftime_now")
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = Clock(name="strftime_now")
-    environment.globals["dict"] = _Dictionaries()
-    environment.globals["namespace"] = Namespace
-    return environment
+
+def _raise_exception(message: str) -> NoReturn:
+    import jinja2
+
+    raise jinja2.TemplateError(message)
 
 
 class _Dictionaries:

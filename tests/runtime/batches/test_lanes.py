@@ -13,6 +13,7 @@ from specruntime.bundle import LoadedBundle
 from specruntime.drafts import DraftSpec, ModelDraft, NoneDraft
 from specruntime.errors import EngineFailed
 from specruntime.serving import BatchStepper, SessionStepper, Turn, Work, stepper_for
+from specruntime.trace import RoundTrace
 from tests.runtime.scripted_bundle import NGRAM, scripted_bundle
 from tests.runtime.scripted_engine import VOCAB, Language, draft_spec
 from tests.runtime.stacked_batch import StackedBatch
@@ -113,6 +114,20 @@ def test_several_rows_are_one_launch(kind: str) -> None:
         rounds = dict(batch.turns({number: session.round for number, session in enumerate(batch.sessions)}))
         assert len(rounds) == LANES
         assert batch.target.launches == before + 1, "chains and plain steps are verified together"
+
+
+def test_each_session_of_a_batch_has_a_trace_of_its_own() -> None:
+    records: dict[int, list[RoundTrace]] = {number: [] for number in range(2)}
+    with opened() as bundle, bundle.new_batch(2, trace=lambda number: records[number].append) as batch:
+        emitted: dict[int, list[int]] = {0: [], 1: []}
+        for number, session in enumerate(batch.sessions):
+            session.append([5, 6, 7, number])
+            session.begin(SamplingParams(max_tokens=20))
+        for _ in range(4):
+            for number, found in batch.turns({n: each.round for n, each in enumerate(batch.sessions)}):
+                emitted[number] += found.tokens
+    for number, rounds in records.items():
+        assert [token for one in rounds for token in one.tokens] == emitted[number] != []
 
 
 def test_poisoned_neighbours_change_nothing() -> None:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from specruntime.drafts import NOTHING, Proposal
 from specruntime.drafts.constrained import permitted
-from specruntime.drafts.trees import draw_children, next_draft, room_for_laws, without_nodes
+from specruntime.drafts.trees import draw_children, next_draft, room_for_probabilities, without_nodes
 from specruntime.sampling.constraint import Constraint, Mask
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
-from specruntime.verify import Outcome, judge
+from specruntime.verify import Outcome, verify
 from tests.runtime.constraints.toy_grammar import Toy
 from tests.runtime.scripted_draws import ScriptedDraws, Tokens, outcomes
 
@@ -87,7 +87,7 @@ def round_of(sampler: Sampler, proposal: Proposal, tokens: Tokens) -> Outcome:
     for token, parent in zip(ids, parents, strict=True):
         paths.append((*paths[parent], token))
     logits = np.stack([logits_of((*tokens, *path)) for path in paths])
-    return judge(proposal, logits.argmax(axis=1), lambda: logits, sampler)
+    return verify(proposal, logits.argmax(axis=1), lambda: logits, sampler)
 
 
 def plain_answers(toy: Toy) -> dict[Tokens, float]:
@@ -121,14 +121,14 @@ def drawn_chain(k: int, declare: Callable[[NDArray[np.float32]], NDArray[np.floa
     """A chain drawn token by token from another model's masked distribution, as the shipped drafts draw."""
 
     def offer(sampler: EnumeratedSampler, tokens: Tokens) -> Proposal:
-        laws = room_for_laws(k, VOCAB, sampler)
+        probabilities = room_for_probabilities(k, VOCAB, sampler)
         ids: list[int] = []
         while len(ids) < k and not sampler.ended(ids):
-            token = next_draft(logits_of((*tokens, *ids), seed=2), ids, laws, sampler)
+            token = next_draft(logits_of((*tokens, *ids), seed=2), ids, probabilities, sampler)
             if token is None:
                 break
             ids.append(token)
-        declared = None if laws is None else laws[: len(ids)]
+        declared = None if probabilities is None else probabilities[: len(ids)]
         if declared is not None and declare is not None:
             declared = np.stack([declare(logits_of((*tokens, *ids[:n]), seed=2)) for n in range(len(ids))])
         return Proposal(np.array(ids, np.int64), declared)
@@ -146,7 +146,7 @@ def drawn_tree(parents: Sequence[int]) -> Offer:
     def offer(sampler: EnumeratedSampler, tokens: Tokens) -> Proposal:
         ids, alive = np.zeros(len(parents), np.int64), np.zeros(len(parents), np.bool_)
         paths: list[list[int]] = [[] for _ in range(len(parents) + 1)]
-        laws = np.zeros((len(parents) + 1, VOCAB), np.float32)
+        probabilities = np.zeros((len(parents) + 1, VOCAB), np.float32)
         for row in range(len(parents) + 1):
             children = [node for node, parent in enumerate(parents) if parent == row]
             if not children or (row and not alive[row - 1]) or sampler.ended(paths[row]):
@@ -154,14 +154,14 @@ def drawn_tree(parents: Sequence[int]) -> Offer:
             assert sampler.constraint is not None
             if not sampler.constraint.mask(paths[row]).count:
                 continue
-            laws[row] = sampler.distribution(logits_of((*tokens, *paths[row]), seed=2), paths[row])
-            found = draw_children(laws[row], len(children), sampler.draws)
+            probabilities[row] = sampler.distribution(logits_of((*tokens, *paths[row]), seed=2), paths[row])
+            found = draw_children(probabilities[row], len(children), sampler.draws)
             for child, token in zip(children, found, strict=False):
                 ids[child], alive[child] = token, True
                 paths[child + 1] = [*paths[row], token]
         kept, hung = without_nodes(np.array(parents), alive)
         rows = [0, *(kept + 1).tolist()]
-        return Proposal(ids[kept], laws[rows], hung) if kept.size else NOTHING
+        return Proposal(ids[kept], probabilities[rows], hung) if kept.size else NOTHING
 
     return offer
 

@@ -17,7 +17,7 @@ from specruntime.drafts.adaptive import LOOKUP_MEMORY, LOOKUP_PRIOR, TRAINED_PRI
 from specruntime.drafts.lengths import Acceptance, StepTimes
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
-from specruntime.statistics import EngineTally
+from specruntime.statistics import EngineCounters
 
 LONGEST = 16
 GREEDY = cast(Sampler, SimpleNamespace(params=SamplingParams()))
@@ -38,7 +38,7 @@ class ScriptedDraft(Draft):
     agreed: NDArray[np.int64]
     ms: float = 0.0
     spent: float = 0.0
-    tally: EngineTally = field(default_factory=EngineTally)
+    counters: EngineCounters = field(default_factory=EngineCounters)
     asked: list[int] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     closed: bool = False

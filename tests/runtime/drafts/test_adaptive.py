@@ -200,8 +200,8 @@ def test_a_room_is_never_passed() -> None:
 
 def test_closing_closes_every_draft_and_tallies_are_shared() -> None:
     policy, drafts = cascade(4, finds=0.5, right=0.5, model=0.5)
-    tally = replace(policy.tally)
-    policy.tally = tally
-    assert all(draft.tally is tally for draft in drafts) and policy.k == 10
+    counters = replace(policy.counters)
+    policy.counters = counters
+    assert all(draft.counters is counters for draft in drafts) and policy.k == 10
     policy.close()
     assert all(draft.closed for draft in drafts)

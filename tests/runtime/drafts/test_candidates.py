@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from specruntime.accept import Draws, Law, accept_tree_rejection
+from specruntime.accept import Distribution, Draws, accept_tree_rejection
 from specruntime.drafts.trees import best_first, draw_children, probability_of
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.sampler import Sampler
@@ -19,15 +19,15 @@ from tests.runtime.scripted_draws import (
 )
 
 VOCAB = 3
-Draw = Callable[[Law, int, Draws], list[int]]
+Draw = Callable[[Distribution, int, Draws], list[int]]
 
 
-def out_of_order(law: Law, count: int, draws: Draws) -> list[int]:
+def out_of_order(law: Distribution, count: int, draws: Draws) -> list[int]:
     """The mistake: siblings are handed over by id, not as they were drawn."""
     return sorted(draw_children(law, count, draws))
 
 
-def most_likely(law: Law, count: int, draws: Draws) -> list[int]:
+def most_likely(law: Distribution, count: int, draws: Draws) -> list[int]:
     """The mistake: the most likely tokens, declared as drawn."""
     return [int(token) for token in np.argsort(-law, stable=True)[:count] if law[token] > 0]
 

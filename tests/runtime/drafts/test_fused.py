@@ -83,7 +83,7 @@ def test_every_round_is_one_launch(engines: tuple[OrtEngine, OrtEngine], accepte
     tokens = np.arange(16 + 2)  # one chunk of the prompt, then the first draft window
     for calls in (1, 2, 3):
         drafted = fused.propose(tokens, Room(K, K), GREEDY).ids
-        assert fused.tally.calls == {"prefill_16": 1, "draft": calls}
+        assert fused.counters.calls == {"prefill_16": 1, "draft": calls}
         tokens = np.concatenate([tokens, drafted[:accepted], [7]])
 
 

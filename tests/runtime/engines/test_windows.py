@@ -36,7 +36,7 @@ def test_prompts_are_cut_into_few_launches_and_little_padding(count: int, window
     context, feeder = feeding()
     feeder.feed(np.arange(count) % 97, 0)
     assert context.runs == windows
-    assert feeder.tally.calls == {name: windows.count(name) for name in set(windows)}
+    assert feeder.counters.calls == {name: windows.count(name) for name in set(windows)}
 
 
 @given(count=st.integers(1, 90), start=st.integers(0, 90), capacity=st.integers(70, 120))

@@ -14,21 +14,19 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import yaml
 
 from specexport.backends import backend_of
 from specexport.bench.sharing_probe import probe
 from specexport.build import build
-from specexport.bundle.writer import build_key
 from specexport.cache.entries import CACHE_VARIABLE, file_sha256
 from specexport.checkpoints.loading import load_checkpoint
-from specexport.errors import BuildError, RecipeError
+from specexport.errors import BuildError
 from specexport.graph.canonical import CanonicalGraph, export_canonical
 from specexport.graph.compiled import CompiledGraph, compile_graph
 from specexport.graph.files import target_profiles
 from specexport.graph.packed import PACKED_NAME, pack_weights
 from specexport.graph.plan import GraphPlan, LinearPlan, WeightPlan
-from specexport.recipe.schema import OnnxRuntimeBackend, Precision, Recipe, load_recipe
+from specexport.recipe.schema import OnnxRuntimeBackend, Precision
 from specruntime.bundle import load_manifest, open_bundle
 from specruntime.check import check_bundle
 from specruntime.engines import EngineOptions, open_engine
@@ -38,9 +36,9 @@ from specruntime.errors import BackendIncompatible, BundleHashMismatch, BundleIn
 from specruntime.inspection.memory import memory_of
 from specruntime.inspection.summary import render_summary, summarise
 from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, prepacked_of
-from tests.conftest import RECIPES
 from tests.made_once import made_once
 from tests.specexport.conftest import random_target
+from tests.specexport.graph.packed_recipes import recipe_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="features are read from /proc/cpuinfo")
 BACKEND = OnnxRuntimeBackend(kind="onnxruntime", provider="cpu", threads=1)
@@ -73,12 +71,6 @@ def exported(precision: Precision) -> CanonicalGraph:
 @pytest.fixture(scope="module")
 def canonical(cache_of_module: None) -> CanonicalGraph:
     return exported("fp32")
-
-
-def recipe_of(kind: str, **backend: object) -> Recipe:
-    document: dict[str, Any] = yaml.safe_load((RECIPES / f"tiny-{kind}.yaml").read_text())
-    document["backend"] = {**document["backend"], "prepacked": True, **backend}
-    return Recipe.model_validate(document)
 
 
 @pytest.fixture(scope="session")
@@ -343,43 +335,6 @@ def test_graphs_of_every_draft_are_packed(cache_of_module: None, kind: str, tmp_
     with open_bundle(bundle) as opened:
         report = check_bundle(opened)
     assert [comparison.divergence for comparison in report.comparisons] == [None] * len(report.comparisons)
-
-
-@pytest.mark.parametrize("provider", ["cuda", "tensorrt"])
-def test_only_the_cpu_packs(tmp_path: Path, provider: str) -> None:
-    assert f"found true with provider {provider}, expected provider cpu" in refusal(
-        tmp_path, provider=provider
-    )
-
-
-@pytest.mark.parametrize("kind", ["tensorrt", "tensorrt_rtx"])
-def test_tensorrt_packs_no_weights(tmp_path: Path, kind: str) -> None:
-    assert "backend.prepacked: unknown key, allowed: kind, " in refusal(tmp_path, kind=kind)
-
-
-def refusal(tmp_path: Path, **backend: object) -> str:
-    document = yaml.safe_load((RECIPES / "tiny-random.yaml").read_text())
-    document["backend"] = {"prepacked": True, "kind": "onnxruntime", **backend}
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(document))
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(tmp_path / "recipe.yaml")
-    return str(caught.value)
-
-
-def test_the_processor_decides_whether_a_packed_bundle_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, packed = load_recipe(RECIPES / "tiny-random.yaml"), recipe_of("random")
-    keys = [build_key(plain, {}), build_key(packed, {})]
-    monkeypatch.setattr("specexport.backends.onnxruntime.processor_features", lambda: ("avx",))
-    assert build_key(plain, {}) == keys[0]
-    assert build_key(packed, {}) != keys[1]
-
-
-def test_a_build_host_without_features_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("specexport.backends.onnxruntime.processor_features", lambda: None)
-    with pytest.raises(BackendIncompatible, match=r"backend\.prepacked: .* build on Linux"):
-        backend_of(recipe_of("random").backend).check_machine(recipe_of("random"))
-    with pytest.raises(BackendIncompatible, match=r"backend\.prepacked"):
-        build(recipe_of("random"), tmp_path / "never.bundle")
 
 
 def test_a_packed_graph_that_computes_other_numbers_stops_the_build(
