@@ -33,12 +33,11 @@ from specexport.tokenizer.files import describe_tokenizer
 from specruntime import clock
 from specruntime.bundle import load_manifest
 from specruntime.drafts import DraftSpec
-from specruntime.drafts.eagle_windows import LOGITS_SUFFIX
-from specruntime.drafts.layer_skip import SELF_PROFILE
 from specruntime.engines import EngineOptions
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import stage
 from specruntime.errors import BackendIncompatible, BackendMissing
+from specruntime.manifest.graph import LOGITS_SUFFIX, SELF_PROFILE
 from specruntime.manifest.schema import (
     SCHEMA_VERSION,
     AdaptiveSpec,

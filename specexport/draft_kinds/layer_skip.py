@@ -14,8 +14,7 @@ from specexport.graph.plan import DraftPlan, GraphPlan
 from specexport.recipe.trees import Drafted, ascending_widths
 from specruntime import drafts as manifest
 from specruntime.drafts import DraftSpec
-from specruntime.drafts.layer_skip import SELF_PROFILE
-from specruntime.manifest.graph import GraphSpec, Profile
+from specruntime.manifest.graph import SELF_PROFILE, GraphSpec, Profile
 from specruntime.manifest.numbers import MAX_LAYERS
 
 if TYPE_CHECKING:

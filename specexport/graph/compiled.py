@@ -37,7 +37,7 @@ from specexport.graph.plan import PLAIN, FeatureSpec, GraphPlan
 from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.layer_path import AddDraftPath, KeepLayers, full_outputs, path_outputs
 from specexport.passes.pipeline import plan_passes
-from specruntime.drafts.layer_skip import SELF_PROFILE
+from specruntime.manifest.graph import SELF_PROFILE
 from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile
 
 if TYPE_CHECKING:

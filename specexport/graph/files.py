@@ -13,6 +13,7 @@ from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodes
 
 from specexport.context import quiet
 from specexport.passes.layer_path import full_outputs, path_outputs
+from specruntime.manifest.graph import STEP as STEP_NAME
 from specruntime.manifest.schema import (
     AliasPair,
     Dimension,
@@ -27,7 +28,7 @@ GRAPH_NAME = "graph.onnx"
 WEIGHTS_NAME = "graph.weights"
 NARROWEST_PREFILL = 16
 CATCH_UP_WIDTH = 2
-STEP = Profile(name="step", width=1, rows=1)
+STEP = Profile(name=STEP_NAME, width=1, rows=1)
 
 _DTYPES: dict[ir.DataType, DType] = {
     ir.DataType.FLOAT: "float32",

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from specexport.errors import ParityError
 from specexport.parity.draft_reference import TREE_PARENTS, DraftReference, load_draft_reference, tree_paths
-from specruntime.drafts.eagle_windows import LEVEL
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import stage
+from specruntime.manifest.graph import LEVEL
 from specruntime.manifest.schema import Profile
 
 

@@ -23,10 +23,10 @@ from specexport.passes import run_passes
 from specexport.passes.host_numbers import WidenBfloat16
 from specexport.passes.interface import DropUnusedInputs
 from specexport.passes.pipeline import plan_passes
-from specruntime.drafts.layer_skip import SELF_PROFILE
 from specruntime.engines import EngineOptions
 from specruntime.engines.protocol import Context
 from specruntime.engines.windows import stage
+from specruntime.manifest.graph import SELF_PROFILE
 from specruntime.manifest.schema import OnnxRuntimeEngine, Profile
 
 _CACHE_KINDS = ("key", "value")

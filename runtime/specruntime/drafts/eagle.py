@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from specruntime.drafts.draft import NOTHING, Draft, Proposal, Room, Verdict
-from specruntime.drafts.eagle_windows import LEVEL, STEP, Expansion, Ladder, PairFeeder
+from specruntime.drafts.eagle_windows import Expansion, Ladder, PairFeeder
 from specruntime.drafts.kind import DraftSpec
 from specruntime.drafts.own_cache import CachingDraft
 from specruntime.drafts.trees import (
@@ -43,7 +43,7 @@ from specruntime.manifest.draft import (
     last_size,
     topk_sizes,
 )
-from specruntime.manifest.graph import GraphSpec
+from specruntime.manifest.graph import LEVEL, STEP, GraphSpec
 from specruntime.manifest.numbers import MAX_LAYERS, MAX_NODES, Closed, Index, Share, Size
 from specruntime.manifest.refusals import refuse
 from specruntime.sampling.sampler import Sampler

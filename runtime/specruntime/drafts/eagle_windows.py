@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import run_counted, stage, stage_chain
+from specruntime.manifest.graph import LEVEL, LOGITS_SUFFIX, STEP
 from specruntime.statistics import EngineCounters
-
-LOGITS_SUFFIX = "_law"
-STEP = "step"
-LEVEL = "level_"
 
 
 @dataclass(frozen=True, slots=True)

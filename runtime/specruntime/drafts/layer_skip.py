@@ -20,12 +20,10 @@ from specruntime.engines.protocol import Context
 from specruntime.engines.windows import run_counted, stage, stage_chain
 from specruntime.manifest.contracts import DRAFTING, MODEL
 from specruntime.manifest.draft import check_one_row
-from specruntime.manifest.graph import GraphSpec, Profile
+from specruntime.manifest.graph import SELF_PROFILE, GraphSpec, Profile
 from specruntime.manifest.numbers import MAX_LAYERS, Index
 from specruntime.manifest.refusals import refuse
 from specruntime.sampling.sampler import Sampler
-
-SELF_PROFILE = "draft"  # of a target that drafts for itself
 
 
 class LayerSkipDraft(ChainSpec):

@@ -18,6 +18,11 @@ Dimension = Size | Literal["B", "W", "R"]
 # rows next to it would be padded to its width.
 PROMPT_WIDTH = 16
 EngineSpec = Annotated[OnnxRuntimeEngine | TensorRTEngine, Field(discriminator="kind")]
+# Names of profiles, which decide what a draft runs them for. Manifests hold them, so they never change.
+STEP = "step"  # one token
+LEVEL = "level_"  # and a depth: the nodes of a tree down to it are asked for their children
+LOGITS_SUFFIX = "_law"  # the same window with the logits over the target's vocabulary, which sampling needs
+SELF_PROFILE = "draft"  # of a target that drafts for itself
 SCALE_BYTES = 4  # of the float32 scale behind the levels of an int8 cache row
 
 

@@ -15,7 +15,7 @@ from specexport.draft_kinds import DraftKind
 from specexport.draft_kinds import EagleRecipe as EagleKind
 from specexport.draft_kinds import MedusaRecipe as MedusaKind
 from specexport.draft_kinds.canonical import export_canonical_draft, read_features
-from specexport.draft_kinds.windows import eagle_profiles
+from specexport.draft_kinds.eagle import eagle_profiles
 from specexport.draft_models import DraftTarget, Eagle1Draft, Eagle3Draft, MedusaHeads, draft_target
 from specexport.draft_models.random_drafts import random_eagle, random_medusa
 from specexport.errors import ParityError

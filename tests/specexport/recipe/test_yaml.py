@@ -1,4 +1,4 @@
-"""A recipe is a YAML file: what is none, or cannot be read, is refused with its place."""
+"""A recipe is a YAML file: another file, or one that cannot be read, is refused with its place."""
 
 import os
 from pathlib import Path

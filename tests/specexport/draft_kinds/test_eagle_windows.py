@@ -2,8 +2,8 @@
 
 import pytest
 
+from specexport.draft_kinds.eagle import eagle_profiles
 from specexport.draft_kinds.medusa import MedusaRecipe
-from specexport.draft_kinds.windows import eagle_profiles
 from specexport.recipe.trees import candidate_count
 from specexport.trees import tree_of_paths
 from specruntime.drafts.trees import static_tree
