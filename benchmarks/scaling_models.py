@@ -10,8 +10,9 @@ from shutil import disk_usage
 
 from limits import Need
 
+from specexport.backends import backend_of
 from specexport.cache.entries import cache_directory
-from specexport.checkpoints.named import RecipeCheckpoints
+from specexport.checkpoints.named import RecipeCheckpoints, checkpoint_digests
 from specexport.graph.canonical import canonical_key, export_canonical
 from specexport.graph.compiled import CompiledGraph, compile_graph
 from specexport.graph.files import WEIGHTS_NAME
@@ -115,7 +116,7 @@ def make(
     recipe = _recipe(shape, capacity, batch)
     checkpoints = RecipeCheckpoints(recipe, lambda stage: None)
     key = canonical_key(
-        checkpoints.digests["target"],
+        checkpoint_digests(recipe)["target"],
         precision=recipe.precision,
         capacity=capacity,
         reference_tokens=_REFERENCE_TOKENS,
@@ -124,9 +125,10 @@ def make(
     canonical = export_canonical(
         key, checkpoints.loader("target"), capacity=capacity, reference_tokens=_REFERENCE_TOKENS
     )
-    checkpoints.release()
     plan = GraphPlan(weights=None if precision == "fp32" else _WEIGHTS.plan())
-    graph = compile_graph(canonical, recipe.backend, profiles=profiles, batch=recipe.batch[-1], plan=plan)
+    graph = compile_graph(
+        canonical, backend_of(recipe.backend), profiles=profiles, batch=recipe.batch[-1], plan=plan
+    )
     sized = graph.spec.model_copy(update={"batch_sizes": recipe.batch})
     return Made(shape, precision, replace(graph, spec=sized))
 

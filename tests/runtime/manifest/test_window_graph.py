@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from specruntime.manifest.graph import over_operators
 from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, window_of
-from specruntime.manifest.window_graph import over_operators
 from tests.runtime.manifest.bundle_documents import Document, refusal, sound_document, write_bundle
 
 
