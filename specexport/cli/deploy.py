@@ -84,7 +84,7 @@ def ray_command(
 @_instance_options
 def triton_command(bundle: Path, output: Path, **instance: Any) -> None:
     """Write a Triton model repository over BUNDLE: Python backend, one response a round."""
-    from specexport.deploy.instance import InstanceOptions
+    from specexport.deploy.place import InstanceOptions
     from specexport.deploy.triton import write_triton
 
     click.echo(str(write_triton(bundle, output, InstanceOptions(**instance))))

@@ -4,8 +4,7 @@ Each holds the bundle, one Python file over specruntime, and that system's confi
 needed where they run; the files that are copied there (`ray_application`, `triton_model`) import nothing of it.
 """
 
-from specexport.deploy.instance import InstanceOptions
-from specexport.deploy.place import place_deployment
+from specexport.deploy.place import InstanceOptions, place_deployment
 from specexport.deploy.ray import RayOptions, write_ray
 from specexport.deploy.triton import write_triton
 

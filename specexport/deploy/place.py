@@ -1,15 +1,17 @@
-"""Putting a deployment in place: the whole directory or none, and never over something else."""
+"""Putting a deployment in place, the whole directory or none and never over something else; what one instance takes."""
 
 import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
 from specexport.errors import BuildError
 from specruntime.bundle import load_manifest
 from specruntime.manifest.schema import Manifest
+from specruntime.serving import PrefixCaching
 
 
 def place_deployment(bundle: Path, output: Path, fill: Callable[[Path, Manifest], None]) -> Path:
@@ -52,3 +54,13 @@ def _link_or_copy(source: str, target: str) -> str:
         os.link(Path(source).resolve(), target)
         return target
     return shutil.copy2(source, target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceOptions:
+    """`slots` answers at the same time, `queue` requests that may wait; `threads` None: all cores."""
+
+    slots: int = 4
+    queue: int = 64
+    threads: int | None = None
+    prefix_caching: PrefixCaching = "exact"

@@ -6,8 +6,7 @@ from shutil import copyfile
 
 import yaml
 
-from specexport.deploy.instance import InstanceOptions
-from specexport.deploy.place import copy_bundle, place_deployment
+from specexport.deploy.place import InstanceOptions, copy_bundle, place_deployment
 from specruntime.manifest.schema import Manifest
 
 APPLICATION = "specruntime_app"

@@ -3,8 +3,7 @@
 from pathlib import Path
 from shutil import copyfile
 
-from specexport.deploy.instance import InstanceOptions
-from specexport.deploy.place import copy_bundle, place_deployment
+from specexport.deploy.place import InstanceOptions, copy_bundle, place_deployment
 from specruntime.manifest.schema import Manifest
 
 # name, Triton's type, dims, optional
