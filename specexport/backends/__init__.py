@@ -12,7 +12,7 @@ from specexport.context import BuildContext
 from specexport.recipe.schema import Backend, Recipe
 
 if TYPE_CHECKING:
-    from specexport.graph.plan import GraphPlan
+    from specexport.graph.plan import GraphPlan, WindowPlan
     from specexport.graph.stages import BuiltGraph
     from specexport.passes import GraphPass
     from specruntime.manifest.schema import OnnxRuntimeEngine
@@ -43,6 +43,9 @@ class BackendBuild(Protocol):
 
     def decides_passes(self, batch: int) -> list[str | int]:
         """Return what `passes` depends on in addition to the plan, for the cache's key."""
+
+    def window(self, recipe: Recipe) -> "WindowPlan | None":
+        """Return which operators of `specruntime_kernels` a graph has a variant over; None: it has none."""
 
     def host_engine(self, minimum_version: str) -> "OnnxRuntimeEngine":
         """How ONNX Runtime runs the variant: in the bundle, or on the build host to compare it with PyTorch."""

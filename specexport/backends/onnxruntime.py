@@ -13,7 +13,7 @@ from specruntime.errors import BackendIncompatible
 from specruntime.manifest.schema import OnnxRuntimeEngine
 
 if TYPE_CHECKING:
-    from specexport.graph.plan import GraphPlan
+    from specexport.graph.plan import GraphPlan, WindowPlan
     from specexport.graph.stages import BuiltGraph
     from specexport.passes import GraphPass
 
@@ -52,6 +52,12 @@ class OnnxRuntimeBuild:
     def decides_passes(self, batch: int) -> list[str | int]:
         return ["onnxruntime", self._backend.provider]
 
+    def window(self, recipe: Recipe) -> "WindowPlan | None":
+        """Return version 1 of the operators where the recipe asks for them and computes in fp32, as they do."""
+        from specexport.graph.plan import WindowPlan
+
+        return WindowPlan(recipe.cache) if self._backend.runs_kernels and recipe.precision == "fp32" else None
+
     def host_engine(self, minimum_version: str) -> OnnxRuntimeEngine:
         return OnnxRuntimeEngine(
             provider=self._backend.provider, minimum_version=minimum_version, threads=self._backend.threads
@@ -66,11 +72,10 @@ class OnnxRuntimeBuild:
     ) -> "Mapping[str, BuiltGraph]":
         """Take out of the draft what the target's file has; packs the weights where the recipe asks for it."""
         from specexport.graph.packed import pack_weights
-        from specexport.graph.shared_weights import share_weights
 
         placed = dict(graphs)
         if "draft" in placed:
-            placed["draft"] = replace(placed["draft"], shared=share_weights(root))
+            placed["draft"] = _shared(placed["draft"], root)
         if not self._backend.prepacked:
             return placed
         context.announce("packing the weights")
@@ -78,3 +83,17 @@ class OnnxRuntimeBuild:
             name: replace(graph, prepacked=pack_weights(graph.placed(name), root))
             for name, graph in placed.items()
         }
+
+
+def _shared(draft: "BuiltGraph", root: Path) -> "BuiltGraph":
+    """Return the draft without what the target's files have: its window graph lies next to its plain one."""
+    from specexport.graph.files import WINDOW_FILES
+    from specexport.graph.shared_weights import SHARED_WINDOW_NAME, move_graph, share_weights
+
+    shared = share_weights(root)
+    if not shared or draft.window is None:
+        return replace(draft, shared=shared)
+    weights = share_weights(root, WINDOW_FILES, SHARED_WINDOW_NAME) or move_graph(
+        root, WINDOW_FILES, SHARED_WINDOW_NAME
+    )
+    return replace(draft, shared=shared, window=replace(draft.window, shared=weights))

@@ -13,7 +13,7 @@ from specruntime.manifest.schema import OnnxRuntimeEngine
 
 if TYPE_CHECKING:
     from specexport.graph.compiled import CompiledGraph
-    from specexport.graph.plan import GraphPlan
+    from specexport.graph.plan import GraphPlan, WindowPlan
     from specexport.graph.stages import BuiltGraph
     from specexport.parity.fidelity import FidelityReport
     from specexport.passes import GraphPass
@@ -55,6 +55,10 @@ class TensorRTBuild:
 
     def decides_passes(self, batch: int) -> list[str | int]:
         return ["tensorrt", batch]
+
+    def window(self, recipe: Recipe) -> "WindowPlan | None":
+        """None: they are for the CPU."""
+        return None
 
     def host_engine(self, minimum_version: str) -> OnnxRuntimeEngine:
         """Return ONNX Runtime's engine: the lowered graph is still ONNX and runs on the host's CPU."""

@@ -100,8 +100,9 @@ def write_bundle(
 
 def _copy_graph(graph: BuiltGraph, destination: Path) -> None:
     destination.mkdir()
-    for name in graph.compiled.files:
-        copyfile(graph.compiled.directory / name, destination / name)
+    for compiled in (graph.compiled, *((graph.window.compiled,) if graph.window is not None else ())):
+        for name in compiled.files:
+            copyfile(compiled.directory / name, destination / name)
 
 
 def build_record(
@@ -122,6 +123,7 @@ def build_record(
                 "warnings": list(graph.warnings),
                 "passes": [asdict(report) for report in graph.compiled.passes],
                 "engine": graph.engine.model_dump(mode="json") if graph.engine is not None else None,
+                **({"window": graph.window.record()} if graph.window is not None else {}),
                 **times[name].record(graph.compiled.spec),
             }
             for name, graph in graphs.items()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -27,18 +27,21 @@ from specexport.graph.canonical import CanonicalGraph
 from specexport.graph.files import (
     GRAPH_NAME,
     PATH_NAME,
+    PLAIN_FILES,
     STEP,
-    WEIGHTS_NAME,
+    WINDOW_FILES,
+    FileNames,
     describe_graph,
     save_graph,
     split_paths,
 )
-from specexport.graph.plan import PLAIN, FeatureSpec, GraphPlan
+from specexport.graph.plan import PLAIN, FeatureSpec, GraphPlan, WindowPlan
 from specexport.passes import GraphPass, PassReport, run_passes
 from specexport.passes.layer_path import AddDraftPath, KeepLayers, full_outputs, path_outputs
 from specexport.passes.pipeline import plan_passes
+from specexport.passes.window_operators import stock_reasons
 from specruntime.manifest.graph import SELF_PROFILE
-from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile
+from specruntime.manifest.schema import GraphSpec, OnnxRuntimeEngine, Profile, WindowGraph
 
 if TYPE_CHECKING:
     from specexport.backends import BackendBuild
@@ -49,7 +52,10 @@ _LIBRARIES = ("transformers", "onnx-ir", "onnxscript", "onnxruntime")
 
 @dataclass(frozen=True)
 class CompiledGraph:
-    """What a backend loads: `files` in `directory`, bound as `spec` says (its file is relative to `directory`)."""
+    """What a backend loads: `files` in `directory`, bound as `spec` says (its file is relative to `directory`).
+
+    `stock`: of a graph over the operators of `specruntime_kernels`, the products and attentions that are none of them.
+    """
 
     key: str
     directory: Path
@@ -58,6 +64,7 @@ class CompiledGraph:
     passes: tuple[PassReport, ...]
     canonical: CanonicalGraph
     plan: GraphPlan = PLAIN
+    stock: tuple[str, ...] = ()
 
     def describe(self, other: ir.Model) -> GraphSpec:
         """Return the entry of the same graph over other numbers."""
@@ -89,6 +96,70 @@ def compile_graph(
     Raises `CheckpointUnsupported` where the checkpoint has not what the plan needs.
     """
     check_plan(plan, canonical)
+    entry = _entry(canonical, backend, batch, plan, force=force)
+    spec = GraphSpec.model_validate_json(json.dumps(entry.record["spec"]))
+    engine = backend.host_engine(_MINIMUM_ONNXRUNTIME)
+    windows = plan_profiles(plan, [tensor.name for tensor in spec.outputs], profiles)
+    return CompiledGraph(
+        key=entry.key,
+        directory=entry.place,
+        files=_files(PLAIN_FILES, plan),
+        spec=spec.model_copy(update={"profiles": windows, "batch": batch, "engine": engine}),
+        passes=entry.passes,
+        canonical=canonical,
+        plan=plan,
+    )
+
+
+def compile_window(
+    plain: CompiledGraph, backend: "BackendBuild", window: WindowPlan, *, force: bool = False
+) -> CompiledGraph:
+    """Return `plain` over the operators of `specruntime_kernels`: in the cache it is an entry of its own.
+
+    Its `spec` is that of `plain` with `engine.window`, whose files are in its own directory. Raises
+    `CheckpointUnsupported` where the cache cannot be what `window` asks for.
+    """
+    plan = replace(plain.plan, window=window)
+    entry = _entry(plain.canonical, backend, plain.spec.batch, plan, force=force)
+    names = WINDOW_FILES
+    found = WindowGraph(
+        file=names.graph,
+        weights=(names.weights,),
+        operators=window.operators,
+        layout=window.layout,
+        cache=window.cache,
+        exact=not entry.record["stock"],
+        paths={PATH_NAME: names.path} if plan.draft_layers else {},
+    )
+    engine = plain.spec.engine.model_copy(update={"window": found})
+    return replace(
+        plain,
+        key=entry.key,
+        directory=entry.place,
+        files=_files(names, plan),
+        spec=plain.spec.model_copy(update={"engine": engine}),
+        passes=entry.passes,
+        plan=plan,
+        stock=tuple(entry.record["stock"]),
+    )
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A variant in the cache."""
+
+    key: str
+    place: Path
+    record: dict[str, Any]
+
+    @property
+    def passes(self) -> tuple[PassReport, ...]:
+        return tuple(PassReport(r["name"], r["changed"], tuple(r["reasons"])) for r in self.record["passes"])
+
+
+def _entry(
+    canonical: CanonicalGraph, backend: "BackendBuild", batch: int, plan: GraphPlan, *, force: bool
+) -> _Entry:
     passes = (*plan_passes(plan), *backend.passes(plan, batch))
     parts = {
         "canonical": canonical.key,
@@ -105,19 +176,11 @@ def compile_graph(
         gc.collect()  # graph nodes and values point at each other: the rewritten weights would outlive the build
 
     cached_entry(place, fill, force=force)
-    record = read_record(place)
-    spec = GraphSpec.model_validate_json(json.dumps(record["spec"]))
-    engine = backend.host_engine(_MINIMUM_ONNXRUNTIME)
-    windows = plan_profiles(plan, [tensor.name for tensor in spec.outputs], profiles)
-    return CompiledGraph(
-        key=key,
-        directory=place,
-        files=(GRAPH_NAME, WEIGHTS_NAME, *((PATH_NAME,) if plan.draft_layers else ())),
-        spec=spec.model_copy(update={"profiles": windows, "batch": batch, "engine": engine}),
-        passes=tuple(PassReport(r["name"], r["changed"], tuple(r["reasons"])) for r in record["passes"]),
-        canonical=canonical,
-        plan=plan,
-    )
+    return _Entry(key, place, read_record(place))
+
+
+def _files(names: FileNames, plan: GraphPlan) -> tuple[str, ...]:
+    return (names.graph, names.weights, *((names.path,) if plan.draft_layers else ()))
 
 
 def _write_entry(
@@ -127,16 +190,38 @@ def _write_entry(
     with quiet():
         reports = run_passes(model, passes)
     require_layers(reports)
-    save_graph(model, directory)
+    names = PLAIN_FILES if plan.window is None else WINDOW_FILES
+    record: dict[str, Any] = {"passes": [asdict(report) for report in reports]}
+    if plan.window is None:
+        record["spec"] = _describe(model, canonical, plan).model_dump(mode="json")
+    else:
+        record["stock"] = stock_reasons(model)
+        _require_cache(plan.window, model)
+    save_graph(model, directory, names)
     if plan.draft_layers:
-        split_paths(directory, plan.draft_layers)
+        split_paths(directory, plan.draft_layers, names)
+    write_record(directory, record)
+
+
+def _describe(model: ir.Model, canonical: CanonicalGraph, plan: GraphPlan) -> GraphSpec:
     engine = OnnxRuntimeEngine(minimum_version=_MINIMUM_ONNXRUNTIME)
     step = (STEP,)
     facts = replace(canonical.facts, layers=len(plan.kept_layers) or canonical.facts.layers)
-    spec = describe_graph(model, facts, file=GRAPH_NAME, profiles=step, batch=1, engine=engine)
-    write_record(
-        directory, {"spec": spec.model_dump(mode="json"), "passes": [asdict(report) for report in reports]}
+    return describe_graph(model, facts, file=GRAPH_NAME, profiles=step, batch=1, engine=engine)
+
+
+def _require_cache(window: WindowPlan, model: ir.Model) -> None:
+    """Raise `CheckpointUnsupported` where a cache that should be int8 is not."""
+    odd = next(
+        (v for v in model.graph.inputs if (v.name or "").startswith("past_") and v.dtype != ir.DataType.INT8),
+        None,
     )
+    if window.cache == "int8" and odd is not None:
+        raise CheckpointUnsupported(
+            f"found int8, but the attention that reads {odd.name} is none of specruntime-kernels' operators, which "
+            "alone read such caches: leave it out",
+            key="cache",
+        )
 
 
 def check_plan(plan: GraphPlan, canonical: CanonicalGraph) -> None:

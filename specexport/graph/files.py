@@ -26,6 +26,7 @@ from specruntime.manifest.schema import (
 
 GRAPH_NAME = "graph.onnx"
 WEIGHTS_NAME = "graph.weights"
+PATH_NAME = "draft_path.onnx"
 NARROWEST_PREFILL = 16
 CATCH_UP_WIDTH = 2
 STEP = Profile(name=STEP_NAME, width=1, rows=1)
@@ -41,6 +42,21 @@ _DTYPES: dict[ir.DataType, DType] = {
 
 
 @dataclass(frozen=True)
+class FileNames:
+    """The files of one variant of a graph: the ONNX file, its weights, and a draft path on the same weights."""
+
+    graph: str = GRAPH_NAME
+    weights: str = WEIGHTS_NAME
+    path: str = PATH_NAME
+
+
+PLAIN_FILES = FileNames()
+WINDOW_FILES = FileNames("window.onnx", "window.weights", "window_path.onnx")
+"""Of the graph over the operators of `specruntime_kernels`, next to the plain one."""
+_PAGE = 4096  # where a mapping of a weight begins
+
+
+@dataclass(frozen=True)
 class GraphFacts:
     """What a graph's tensors do not say: rows of its cache, layers, and how many ids are real tokens."""
 
@@ -50,11 +66,17 @@ class GraphFacts:
     padded_vocab_size: int
 
 
-def save_graph(model: ir.Model, directory: Path) -> None:
-    """Write `GRAPH_NAME` and `WEIGHTS_NAME` into `directory`; equal initializers (tied embeddings) are stored once."""
+def save_graph(model: ir.Model, directory: Path, names: FileNames = PLAIN_FILES) -> None:
+    """Write the ONNX file and its weights into `directory`; equal initializers (tied embeddings) are stored once.
+
+    Weights of a window graph begin at pages.
+    """
     RemoveUnusedNodesPass()(model)
     DeduplicateInitializersPass()(model)
-    ir.save(model, directory / GRAPH_NAME, external_data=WEIGHTS_NAME)
+    alignment = _PAGE if names == WINDOW_FILES else None
+    ir.save(
+        model, directory / names.graph, external_data=names.weights, alignment=alignment, align_threshold=0
+    )
 
 
 def target_profiles(verify_widths: Sequence[int], prefill_chunk: int) -> tuple[Profile, ...]:
@@ -129,18 +151,15 @@ def _describe_tensor(value: ir.Value) -> TensorSpec:
     return TensorSpec(name=value.name, dtype=_DTYPES[value.dtype], shape=shape)
 
 
-PATH_NAME = "draft_path.onnx"
+def split_paths(directory: Path, layers: Sequence[int], names: FileNames = PLAIN_FILES) -> None:
+    """Leave the full path in the graph's file and write the draft's to one of its own; the weights file stays."""
+    outputs = [value.name or "" for value in ir.load(directory / names.graph).graph.outputs]
+    _write(directory, names.graph, names.path, path_outputs(outputs, layers))
+    _write(directory, names.graph, names.graph, full_outputs(outputs))
 
 
-def split_paths(directory: Path, layers: Sequence[int]) -> None:
-    """Leave the full path in `GRAPH_NAME` and write the draft's to `PATH_NAME`; the weights file stays as it is."""
-    names = [value.name or "" for value in ir.load(directory / GRAPH_NAME).graph.outputs]
-    _write(directory, PATH_NAME, path_outputs(names, layers))
-    _write(directory, GRAPH_NAME, full_outputs(names))
-
-
-def _write(directory: Path, name: str, outputs: Sequence[str]) -> None:
-    model = ir.load(directory / GRAPH_NAME)
+def _write(directory: Path, source: str, name: str, outputs: Sequence[str]) -> None:
+    model = ir.load(directory / source)
     for value in list(model.graph.outputs):
         if value.name not in outputs:
             model.graph.outputs.remove(value)

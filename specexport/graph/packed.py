@@ -38,6 +38,7 @@ def pack_weights(spec: GraphSpec, root: Path) -> PrepackedWeights | None:
     assert isinstance(spec.engine, OnnxRuntimeEngine), (
         "the recipe allows packed weights for ONNX Runtime alone"
     )
+    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"window": None})})
     path = root / spec.file
     weights = root / spec.weights_directory / WEIGHTS_NAME
     before, plain_sha256 = weights.stat().st_size, file_sha256(weights)

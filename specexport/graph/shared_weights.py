@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from specexport.graph.files import GRAPH_NAME, WEIGHTS_NAME
+from specexport.graph.files import PLAIN_FILES, FileNames
 
 SHARED_GRAPH_NAME = "draft.onnx"
+SHARED_WINDOW_NAME = "draft.window.onnx"
 _TARGET, _DRAFT = "target", "draft"
 _SMALLEST = 4096  # bytes: what is smaller is not worth an entry in another file
 _WORTH = 1 / 8  # of the draft's weights: for less, such as position tables, its graph stays next to its own
@@ -22,15 +23,17 @@ _PAGE = 4096  # a mapping begins at a page, so that a large weight shares none w
 _LINE = 64  # bytes that kernels load at a time
 
 
-def share_weights(root: Path) -> tuple[str, ...]:
+def share_weights(
+    root: Path, names: FileNames = PLAIN_FILES, shared_name: str = SHARED_GRAPH_NAME
+) -> tuple[str, ...]:
     """Take out of the bundle's draft what its target has byte for byte; -> the weight files of the draft's graph.
 
     The draft's own comes first. () where they have too little in common: then nothing is changed. `root` holds both
-    graphs, each in a directory of its own.
+    graphs, each in a directory of its own; `names` are their files there, `shared_name` that of a draft which shares.
     """
-    own, other = (f"{name}/{WEIGHTS_NAME}" for name in (_DRAFT, _TARGET))
-    graph = onnx.load(root / _DRAFT / GRAPH_NAME, load_external_data=False)
-    target = onnx.load(root / _TARGET / GRAPH_NAME, load_external_data=False)
+    own, other = (f"{name}/{names.weights}" for name in (_DRAFT, _TARGET))
+    graph = onnx.load(root / _DRAFT / names.graph, load_external_data=False)
+    target = onnx.load(root / _TARGET / names.graph, load_external_data=False)
     held = dict(_external(graph))
     shared = _equal(held, dict(_external(target)), root / own, root / other)
     if not shared or sum(length for _, length in shared.values()) < _WORTH * (root / own).stat().st_size:
@@ -47,9 +50,22 @@ def share_weights(root: Path) -> tuple[str, ...]:
                 _place(tensor, own, file.tell(), length)
                 file.write(source.read(length))
     kept.replace(root / own)
-    onnx.save(graph, root / SHARED_GRAPH_NAME)
-    (root / _DRAFT / GRAPH_NAME).unlink()
+    onnx.save(graph, root / shared_name)
+    (root / _DRAFT / names.graph).unlink()
     return (own, other)
+
+
+def move_graph(root: Path, names: FileNames, name: str) -> tuple[str, ...]:
+    """Put the draft's graph at the bundle's root as `name`, over the weights where they are; -> its weight files."""
+    own = f"{_DRAFT}/{names.weights}"
+    graph = onnx.load(root / _DRAFT / names.graph, load_external_data=False)
+    held = dict(_external(graph))
+    for tensor in graph.graph.initializer:
+        if tensor.name in held:
+            _place(tensor, own, *held[tensor.name])
+    onnx.save(graph, root / name)
+    (root / _DRAFT / names.graph).unlink()
+    return (own,)
 
 
 def _external(model: Any) -> Iterator[tuple[str, tuple[int, int]]]:

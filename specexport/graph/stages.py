@@ -16,7 +16,8 @@ from specexport.graph.canonical import CanonicalGraph, canonical_key, export_can
 from specexport.graph.compiled import CompiledGraph, compile_graph
 from specexport.graph.files import target_profiles
 from specexport.graph.plan import GraphPlan
-from specexport.graph.shared_weights import SHARED_GRAPH_NAME
+from specexport.graph.shared_weights import SHARED_GRAPH_NAME, SHARED_WINDOW_NAME
+from specexport.graph.window import BuiltWindow, build_window
 from specexport.parity.draft import DraftParityReport, require_draft_parity
 from specexport.parity.fidelity import FidelityReport, judge_fidelity, weight_warnings
 from specexport.parity.target import ParityReport, check_draft_parity, check_parity, require_parity
@@ -141,6 +142,7 @@ class BuiltGraph:
     `warnings`: what people should know of it.
     `prepacked`: its packed weights in the bundle.
     `shared`: its weight files there, where some are another graph's.
+    `window`: the same over the operators of `specruntime_kernels`.
     """
 
     compiled: CompiledGraph
@@ -150,6 +152,7 @@ class BuiltGraph:
     warnings: tuple[str, ...] = ()
     prepacked: PrepackedWeights | None = None
     shared: tuple[str, ...] = ()
+    window: BuiltWindow | None = None
 
     def placed(self, directory: str) -> GraphSpec:
         """Return the manifest's entry of the graph, its file in `directory` of the bundle."""
@@ -161,6 +164,9 @@ class BuiltGraph:
         engine = spec.engine
         if self.prepacked is not None:
             engine = engine.model_copy(update={"prepacked": self.prepacked})
+        if self.window is not None:
+            window = self.window.placed(directory, SHARED_WINDOW_NAME)
+            engine = engine.model_copy(update={"window": window})
         file = SHARED_GRAPH_NAME if self.shared else f"{directory}/{spec.file}"
         return spec.model_copy(
             update={"file": file, "weights": self.shared, "profiles": profiles, "engine": engine}
@@ -180,10 +186,21 @@ def build_graph(
     if name == "draft" and backend.runs_parts:
         lowered = _with_windows(recipe, lowered)
     context.announce(f"checking the {name} against PyTorch")
+    exact = lowered
     if request.plan.weights is not None:
-        return _judge_weights(recipe, backend, name, request, lowered, context)
-    built = BuiltGraph(lowered, _judge(recipe, name, lowered, context))
-    return backend.finish(built, name, recipe, context)
+        plain = _lower(recipe, backend, request, replace(request.plan, weights=None), context)
+        exact = replace(plain, spec=plain.spec.model_copy(update={"profiles": lowered.spec.profiles}))
+    parity = _judge(recipe, name, exact, context)
+    built = _judge_weights(recipe, name, BuiltGraph(lowered, parity), exact, context)
+    if (window := backend.window(recipe)) is not None:
+
+        def judge(graph: CompiledGraph) -> ParityReport | DraftParityReport:
+            return _judge(recipe, name, graph, context)
+
+        return replace(
+            built, window=build_window(recipe, backend, name, lowered, exact, window, judge, context)
+        )
+    return built if request.plan.weights is not None else backend.finish(built, name, recipe, context)
 
 
 def _with_windows(recipe: Recipe, lowered: CompiledGraph) -> CompiledGraph:
@@ -207,26 +224,22 @@ def _lower(
 
 
 def _judge_weights(
-    recipe: Recipe,
-    backend: BackendBuild,
-    name: str,
-    request: GraphRequest,
-    lowered: CompiledGraph,
-    context: BuildContext,
+    recipe: Recipe, name: str, built: BuiltGraph, exact: CompiledGraph, context: BuildContext
 ) -> BuiltGraph:
-    """Hold the graph in fp32 to PyTorch, and its own weights to the fp32 ones on the recipe's text."""
-    plain = _lower(recipe, backend, request, replace(request.plan, weights=None), context)
-    parity = _judge(recipe, name, plain, context)
+    """Hold the graph's own weights to the fp32 ones of `exact` on the recipe's text."""
+    lowered = built.compiled
+    if lowered is exact:
+        return built
     for report in lowered.passes:
         if report.name == QuantizeWeights.name:
             context.announce(f"{name}: {report.reasons[-1]}")
     if name != "target":
-        return BuiltGraph(lowered, parity)
-    fidelity = judge_fidelity(recipe, lowered, plain, context)
+        return built
+    fidelity = judge_fidelity(recipe, lowered, exact, context)
     warnings = weight_warnings(lowered, fidelity)
     for line in warnings:
         context.announce(f"warning: {line}")
-    return BuiltGraph(lowered, parity, fidelity=fidelity, warnings=warnings)
+    return replace(built, fidelity=fidelity, warnings=warnings)
 
 
 def _judge(

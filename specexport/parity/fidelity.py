@@ -20,7 +20,7 @@ from specexport.errors import FidelityError
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.files import STEP
 from specexport.graph.plan import LinearPlan
-from specexport.parity.host import on_host, opened_context
+from specexport.parity.host import kernels_digest, on_host, opened_context
 from specexport.passes.quantize_weights import ROUNDED, QuantizeWeights
 from specexport.recipe.schema import Fidelity, Recipe
 from specruntime.engines.windows import Feeder
@@ -120,6 +120,7 @@ def check_fidelity(
     """
     ids = encode_text("fidelity", text, graph.canonical)
     parts = {
+        "kernels": kernels_digest(graph),
         "compared": [entry_digest(graph.directory), entry_digest(reference.directory)],
         "ids": ids,
         "code": code_digest(__name__),

@@ -13,13 +13,16 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
+from specexport.cache.entries import file_sha256
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.files import GRAPH_NAME, PATH_NAME
 from specexport.passes import run_passes
 from specexport.passes.host_numbers import FOUR_BITS, EmulateFourBits, WidenBfloat16
 from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines.kernels import asked_kernels, find_kernels
 from specruntime.engines.protocol import Context
-from specruntime.manifest.schema import GraphSpec
+from specruntime.errors import SpecError
+from specruntime.manifest.schema import GraphSpec, window_of
 
 Report = TypeVar("Report")
 
@@ -48,6 +51,9 @@ def opened_context(
 @contextmanager
 def on_host(graph: CompiledGraph) -> Iterator[HostGraph]:
     """`graph` itself, or a copy with bfloat16 widened and 4-bit products emulated, which the block's end removes."""
+    if graph.plan.window is not None:  # its operators are for the CPU
+        yield HostGraph(graph.spec, graph.directory)
+        return
     weights = ir.load(graph.directory / GRAPH_NAME).graph.initializers.values()
     widened = any(weight.dtype == ir.DataType.BFLOAT16 for weight in weights)
     if not widened and all(weight.dtype not in FOUR_BITS for weight in weights):
@@ -55,6 +61,28 @@ def on_host(graph: CompiledGraph) -> Iterator[HostGraph]:
         return
     with TemporaryDirectory() as name:
         yield HostGraph(_write_copy(Path(name), graph), Path(name), widened)
+
+
+def kernels_digest(graph: CompiledGraph) -> str | None:
+    """Return the digest of the library that runs a graph over its operators, for keys of what is measured; None for
+    graphs that need none.
+    """
+    if graph.plan.window is None:
+        return None
+    import specruntime_kernels
+
+    return file_sha256(specruntime_kernels.library_path())
+
+
+def no_kernels(graph: CompiledGraph) -> str | None:
+    """Return why this host cannot run a graph over the operators of `specruntime_kernels`; None where it can."""
+    window = window_of(graph.spec)
+    assert window is not None, "asked for graphs over the operators alone"
+    try:
+        find_kernels(window, asked_kernels(None))
+    except SpecError as error:
+        return str(error)
+    return None
 
 
 def measure_on_host(graph: CompiledGraph, measure: Callable[[Context], Report]) -> tuple[Report, bool]:

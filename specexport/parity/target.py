@@ -18,7 +18,7 @@ from specexport.graph.canonical import ParityReference, load_reference
 from specexport.graph.compiled import CompiledGraph
 from specexport.graph.plan import FeatureSpec
 from specexport.parity.draft import DraftParityReport
-from specexport.parity.host import measure_on_host
+from specexport.parity.host import kernels_digest, measure_on_host
 from specexport.parity.path import kept_reference, path_difference
 from specruntime.engines.protocol import Context, Window
 from specruntime.engines.windows import Feeder, stage
@@ -54,6 +54,7 @@ def check_parity(graph: CompiledGraph, *, force: bool = False) -> ParityReport:
     """Parity of a compiled graph at its profiles, measured once for the bytes compared and cached with the graphs."""
     parts = {
         "graph": graph.key,
+        "kernels": kernels_digest(graph),
         "compared": [entry_digest(graph.directory), entry_digest(graph.canonical.directory)],
         "profiles": [(profile.width, profile.rows) for profile in graph.spec.profiles],
         "code": code_digest(__name__),
@@ -68,6 +69,7 @@ def check_draft_parity(graph: CompiledGraph, draft: DraftKind, *, force: bool = 
     directory = graph.canonical.directory
     parts = {
         "graph": graph.key,
+        "kernels": kernels_digest(graph),
         "compared": [entry_digest(graph.directory), entry_digest(directory)],
         "profiles": [profile.model_dump() for profile in graph.spec.profiles],
         "code": code_digest(__name__, type(draft).__module__),

@@ -29,6 +29,19 @@ class OnnxRuntimeBackend(RecipePart):
     """Saves the weights in the CPU kernels' layout in addition to the plain ones: processes on a host share them, and
     bundles open faster on a processor and library like those of the build; the weights file doubles."""
 
+    kernels: bool = True
+    """Writes the graph over the operators of specruntime-kernels as well: a window of several tokens costs little more
+    than one there, and its rows have the bits of plain decoding. For provider cpu and precision fp32; hosts without
+    that library run the plain graph."""
+
+    @model_validator(mode="after")
+    def _check_kernels(self) -> Self:
+        if self.kernels and self.provider != "cpu" and "kernels" in self.model_fields_set:
+            raise ValueError(
+                f"kernels: found true with provider {self.provider}, expected provider cpu: the operators are for it"
+            )
+        return self
+
     @model_validator(mode="after")
     def _check_prepacked(self) -> Self:
         if self.prepacked and self.provider != "cpu":
@@ -47,6 +60,11 @@ class OnnxRuntimeBackend(RecipePart):
     def takes_integers(self) -> bool:
         """Whether its kernels take int8 and int4 weights."""
         return self.provider == "cpu"
+
+    @property
+    def runs_kernels(self) -> bool:
+        """Whether a graph over the operators of specruntime-kernels is written."""
+        return self.kernels and self.provider == "cpu"
 
     @property
     def copies_weights(self) -> bool:

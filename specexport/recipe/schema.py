@@ -7,7 +7,7 @@ machine. `load_recipe` reads one from YAML (`yaml`); mistakes are worded in `mes
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -114,6 +114,9 @@ class Recipe(RecipePart):
     weights: Annotated[Weights | EngineWeights, Field(discriminator="format")] | None = None
     """How weights are stored where they take fewer bits than `precision`: int8 and int4 of target and draft for ONNX
     Runtime, fp8, int4-awq and nvfp4 of the target for TensorRT."""
+    cache: Literal["fp32", "int8"] = "fp32"
+    """How rows of the KV cache are stored where the operators of specruntime-kernels run: int8 with a scale a row and
+    head, a quarter of the memory and of its reading; the plain graph keeps `precision`."""
     capacity: Size = MOST_CAPACITY
     """KV rows of a session: prompt, answer and one window. Left out: the positions that the checkpoint knows, at most
     this many."""
@@ -216,6 +219,7 @@ def conflicts(recipe: "Recipe") -> Iterator[str]:
     yield from _capacity(recipe)
     yield from _precision(recipe)
     yield from _weights(recipe)
+    yield from _cache(recipe)
     yield from _engine(recipe)
 
 
@@ -277,7 +281,7 @@ def _precision(recipe: "Recipe") -> Iterator[str]:
 
 
 def _weights(recipe: "Recipe") -> Iterator[str]:
-    if recipe.weights is None and recipe.fidelity is not None:
+    if recipe.weights is None and recipe.cache == "fp32" and recipe.fidelity is not None:
         yield "fidelity: found without weights, which it judges; name a weights.format or leave it out"
     for key, weights in (("weights", recipe.weights), ("draft.weights", recipe.weights_of("draft"))):
         if not isinstance(weights, Weights) or (key == "draft.weights" and weights is recipe.weights):
@@ -290,6 +294,14 @@ def _weights(recipe: "Recipe") -> Iterator[str]:
             )
         elif recipe.precision != "fp32":
             yield f"precision: found {recipe.precision} with {key}, expected fp32: activations and KV cache stay fp32"
+
+
+def _cache(recipe: "Recipe") -> Iterator[str]:
+    if recipe.cache == "int8" and not (recipe.backend.runs_kernels and recipe.precision == "fp32"):
+        yield (
+            "cache: found int8, expected backend.kind onnxruntime with provider cpu and kernels true, and precision "
+            "fp32: only the operators of specruntime-kernels read such caches"
+        )
 
 
 def _engine(recipe: "Recipe") -> Iterator[str]:

@@ -14,16 +14,16 @@ _MOST_TEXT = 1 << 20
 class LmHead(RecipePart):
     """The LM head; the embedding table is stored with it."""
 
-    format: Literal["int8", "fp32"] = "int8"
+    format: Literal["int8", "int4", "fp32"] = "int8"
     """The format of its weights."""
     activations: Literal["blocks", "fine"] | None = Field(
-        default_factory=lambda data: "fine" if data.get("format") == "int8" else None
+        default_factory=lambda data: None if data.get("format") == "fp32" else "fine"
     )
-    """How the rows that meet int8 weights are rounded; fine where it is not given."""
+    """How the rows that meet integer weights are rounded; fine where it is not given."""
 
     @model_validator(mode="after")
     def _check_rows(self) -> Self:
-        if (self.activations is None) is (self.format == "int8"):
+        if (self.activations is None) is not (self.format == "fp32"):
             expected = "none, as rows that meet fp32 stay" if self.format == "fp32" else "blocks or fine"
             found = self.activations or "null"
             raise ValueError(f"activations: found {found} with format {self.format}, expected {expected}")

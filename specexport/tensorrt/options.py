@@ -65,6 +65,11 @@ class TensorRTBackend(BaseModel):
         return ("fp16", "bf16", "fp32") if self.decomposable_attention else ("fp16", "bf16")
 
     @property
+    def runs_kernels(self) -> bool:
+        """Whether a graph over the operators of specruntime-kernels is written."""
+        return False
+
+    @property
     def takes_integers(self) -> bool:
         """Not int8 or int4 as ONNX Runtime's kernels take them."""
         return False
