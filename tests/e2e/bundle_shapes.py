@@ -27,7 +27,11 @@ MEASURED_RECORD = MEASURED | {
     "warnings",
     "checkpoint",
     "checkpoints",
+    "not_compared",
 }
+WINDOW = "window"
+"""The key of what is said of a graph over the operators of `specruntime_kernels`: shown by itself, so that what is said
+of the plain graphs can be seen to be what it was."""
 
 
 def bundle_shapes(bundle: Path) -> dict[str, str]:
@@ -35,6 +39,7 @@ def bundle_shapes(bundle: Path) -> dict[str, str]:
     shapes = {
         "manifest.json": _document(bundle / "manifest.json", MEASURED),
         "build.json": _document(bundle / "build.json", MEASURED_RECORD),
+        WINDOW: _windows(bundle),
     }
     for path in sorted(bundle.rglob("*.onnx")):
         shapes[path.relative_to(bundle).as_posix()] = graph_shape(path)
@@ -97,7 +102,27 @@ def _is_text(key: str, value: Any) -> bool:
 
 
 def _document(path: Path, left_out: frozenset[str]) -> str:
-    return json.dumps(_without(json.loads(path.read_text()), left_out), indent=1, sort_keys=True)
+    document = json.loads(path.read_text())
+    if "files" in document:
+        document["files"] = {name: file for name, file in document["files"].items() if WINDOW not in name}
+    return json.dumps(_without(document, left_out | {WINDOW}), indent=1, sort_keys=True)
+
+
+def _windows(bundle: Path) -> str:
+    """What manifest and build record say of graphs over the operators."""
+    manifest, record = (json.loads((bundle / f"{name}.json").read_text()) for name in ("manifest", "build"))
+    graphs = {"target": manifest["target"], "draft": manifest["draft"].get("graph")}
+    return json.dumps(
+        {
+            "entries": {name: graph["engine"].get(WINDOW) for name, graph in graphs.items() if graph},
+            "records": {
+                name: _without(graph.get(WINDOW), MEASURED_RECORD) for name, graph in record["graphs"].items()
+            },
+            "files": sorted(name for name in manifest["files"] if WINDOW in name),
+        },
+        indent=1,
+        sort_keys=True,
+    )
 
 
 def _without(found: Any, left_out: frozenset[str]) -> Any:

@@ -26,6 +26,8 @@ def test_shipped_recipes_are_valid_and_spell_out_every_top_level_key(path: Path)
     optional = {"verify_widths"} if recipe.draft.kind == "none" else set()
     if recipe.weights is None:  # floating-point weights: nothing to say of blocks, nor of what they cost
         optional |= {"weights", "fidelity"}
+    if not recipe.backend.runs_kernels:  # their operators alone read another cache
+        optional |= {"cache"}
     assert stated == set(Recipe.model_fields) - optional
 
 
@@ -163,6 +165,17 @@ MISTAKES: list[tuple[Any, ...]] = [
     ),
     (
         "weights",
+        {"format": "int4", "lm_head": {"format": "int4", "activations": "rows"}},
+        'weights.lm_head.activations: found "rows", allowed: blocks, fine',
+    ),
+    (
+        "backend",
+        {"kind": "onnxruntime", "provider": "cuda", "kernels": True},
+        "backend.kernels: found true with provider cuda, expected provider cpu",
+    ),
+    ("cache", "int4", 'cache: found "int4", allowed: fp32, int8'),
+    (
+        "weights",
         {"format": "fp8", "block": 64, "calibration": {"text": "a"}},
         "weights.block: found 64 with format fp8, expected none",
     ),
@@ -192,6 +205,16 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("target.sha256", "a" * 64, "target.sha256: found with a source of many files"),
     ("target.sha256", "abc", 'target.sha256: found "abc", expected text that matches'),
 ]
+
+
+def test_an_int8_cache_needs_the_operators_that_read_it() -> None:
+    document = {**yaml.safe_load((RECIPES / "tiny-random.yaml").read_text()), "cache": "int8"}
+    assert Recipe.model_validate(document).cache == "int8"
+    document["backend"] = {**document["backend"], "kernels": False}
+    with pytest.raises(
+        ValueError, match="cache: found int8, expected backend.kind onnxruntime with provider cpu"
+    ):
+        Recipe.model_validate(document)
 
 
 @pytest.mark.parametrize(("key", "value", "start", "rest"), [(*m, "")[:4] for m in MISTAKES])
