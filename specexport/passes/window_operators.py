@@ -159,7 +159,7 @@ class MultiplyInWindows(GraphPass):
         self._weights, self._plan = weights, plan
 
     def requires(self, model: ir.Model) -> str | None:
-        half = next((n for n in model.graph if n.op_type == "MatMul" and _is_half(n)), None)
+        half = next((node for node in model.graph if _is_half(node)), None)
         return None if half is None else f"the weights of {half.name} are not fp32"
 
     def ensures(self, model: ir.Model, report: PassReport) -> str | None:
@@ -366,8 +366,9 @@ def _activation(activated: ir.Value, gate: ir.Value) -> str | None:
         return None
     if node.op_type == "Mul" and gate in node.inputs:
         sigmoid = next((v.producer() for v in node.inputs if v is not None and v is not gate), None)
-        silu = sigmoid is not None and sigmoid.op_type == "Sigmoid" and sigmoid.inputs[0] is gate
-        return "silu" if silu and readers == {node, sigmoid} and _is_read_once(sigmoid) else None
+        if sigmoid is None or sigmoid.op_type != "Sigmoid" or _only_reader(sigmoid.outputs[0]) is None:
+            return None
+        return "silu" if sigmoid.inputs[0] is gate and readers == {node, sigmoid} else None
     if readers != {node} or len([v for v in node.inputs if v is not None]) != 1:
         return None
     if node.op_type == "Gelu":
@@ -379,10 +380,6 @@ def _activation(activated: ir.Value, gate: ir.Value) -> str | None:
     return "silu" if usual is not None and node.attributes.get_float("alpha", usual) == 1.0 else None
 
 
-def _is_read_once(node: ir.Node | None) -> bool:
-    return node is not None and _only_reader(node.outputs[0]) is not None
-
-
 def _only_reader(value: ir.Value) -> ir.Node | None:
     """Return the one node that reads `value`; None where several do, or it is an output of the graph."""
     uses = list(value.uses())
@@ -390,10 +387,9 @@ def _only_reader(value: ir.Value) -> ir.Node | None:
 
 
 def _is_half(node: ir.Node) -> bool:
-    weights = node.inputs[1] if len(node.inputs) > 1 else None
-    if weights is None or weights.const_value is None:
-        return False
-    return weights.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    weights = node.inputs[1] if node.op_type == "MatMul" else None
+    half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    return weights is not None and weights.const_value is not None and weights.dtype in half
 
 
 def _is_elementwise(node: ir.Node) -> bool:

@@ -212,7 +212,7 @@ def test_an_int8_cache_needs_the_operators_that_read_it() -> None:
     assert Recipe.model_validate(document).cache == "int8"
     document["backend"] = {**document["backend"], "kernels": False}
     with pytest.raises(
-        ValueError, match="cache: found int8, expected backend.kind onnxruntime with provider cpu"
+        ValueError, match=r"cache: found int8, expected backend\.kind onnxruntime with provider cpu"
     ):
         Recipe.model_validate(document)
 
