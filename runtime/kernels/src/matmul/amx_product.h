@@ -146,13 +146,12 @@ SPECRUNTIME_INLINE void sum_block(const int8_t* weights, const int8_t* high, con
 template <bool Fine, bool Minimum>
 SPECRUNTIME_INLINE void add_block(const BlockSums& sums, const float* row_scales, const float* row_sums, F16 scale,
                                   F16 centre, F16* y) {
-    SPECRUNTIME_UNROLL
-    for (int row = 0; row < 16; ++row) {
+    repeat<16>([&](auto row) SPECRUNTIME_INLINE_LAMBDA {
         I16 sum = {_mm512_load_si512(sums.high + row * 16)};
         if constexpr (Fine) sum = shift_left<7>(sum) + I16{_mm512_load_si512(sums.low + row * 16)};
         y[row] = fma(to_float(sum) * set16(row_scales[row]), scale, y[row]);
         if constexpr (Minimum) y[row] = fma(centre, set16(row_sums[row]), y[row]);
-    }
+    });
 }
 
 /// results[row] of sixteen rows with one unpacked tile. The tile unit works on a block while the block before it is
@@ -168,8 +167,7 @@ SPECRUNTIME_INLINE void amx_tile(const ProductPart& part, const AmxScratch& scra
     const float* row_sums = scratch.row_sums + group * blocks * 16;
     BlockSums sums[2];
     F16 y[16];
-    SPECRUNTIME_UNROLL
-    for (int row = 0; row < 16; ++row) y[row] = zero16();
+    repeat<16>([&](auto row) SPECRUNTIME_INLINE_LAMBDA { y[row] = zero16(); });
     sum_block<Fine>(scratch.weights, high, low, stride, block, depth, &sums[0]);
     for (int64_t b = 0; b < blocks; ++b) {
         if (b + 1 < blocks) {
@@ -181,8 +179,7 @@ SPECRUNTIME_INLINE void amx_tile(const ProductPart& part, const AmxScratch& scra
         add_block<Fine, Minimum>(sums[b % 2], row_scales + b * 16, row_sums + b * 16, load16(scratch.scales + b * 16),
                                  centre, y);
     }
-    SPECRUNTIME_UNROLL
-    for (int row = 0; row < 16; ++row) results[row] = y[row];
+    repeat<16>([&](auto row) SPECRUNTIME_INLINE_LAMBDA { results[row] = y[row]; });
 }
 
 template <bool Int4, bool Fine, bool Minimum>

@@ -42,12 +42,10 @@ template <int Rows>
 SPECRUNTIME_INLINE void finish_rows(const Finish& finish, F16* sums, float* y) {
     if (finish.has_bias) {
         const F16 bias = load16(finish.bias);
-        SPECRUNTIME_UNROLL
-        for (int row = 0; row < Rows; ++row) sums[row] = sums[row] + bias;
+        repeat<Rows>([&](auto row) SPECRUNTIME_INLINE_LAMBDA { sums[row] = sums[row] + bias; });
     }
     if (finish.activation == Activation::none && finish.valid == 16) {
-        SPECRUNTIME_UNROLL
-        for (int row = 0; row < Rows; ++row) store(y + row * finish.stride, sums[row]);
+        repeat<Rows>([&](auto row) SPECRUNTIME_INLINE_LAMBDA { store(y + row * finish.stride, sums[row]); });
         return;
     }
     for (int row = 0; row < Rows; ++row) {

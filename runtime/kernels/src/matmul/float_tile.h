@@ -24,23 +24,19 @@ SPECRUNTIME_INLINE void float_tiles(const uint8_t* weights, size_t tile_bytes, c
     constexpr size_t kStep = 16 * kFloatBytes<Stored>;
     constexpr size_t kAhead = 4096;  // less than the integer kernels: several tiles are read side by side
     F16 sums[Tiles * Rows];
-    SPECRUNTIME_UNROLL
-    for (int i = 0; i < Tiles * Rows; ++i) sums[i] = zero16();
+    repeat<Tiles * Rows>([&](auto i) SPECRUNTIME_INLINE_LAMBDA { sums[i] = zero16(); });
     for (int64_t k = 0; k < inputs; ++k, weights += kStep) {
-        SPECRUNTIME_UNROLL
-        for (int tile = 0; tile < Tiles; ++tile) {
+        repeat<Tiles>([&](auto tile) SPECRUNTIME_INLINE_LAMBDA {
             const uint8_t* from = weights + tile * tile_bytes;
             prefetch(from + kAhead);
             const F16 weight = load_weights<Stored>(from);
-            SPECRUNTIME_UNROLL
-            for (int row = 0; row < Rows; ++row) {
+            repeat<Rows>([&](auto row) SPECRUNTIME_INLINE_LAMBDA {
                 F16& sum = sums[tile * Rows + row];
                 sum = fma(weight, set16(x[row * inputs + k]), sum);
-            }
-        }
+            });
+        });
     }
-    SPECRUNTIME_UNROLL
-    for (int i = 0; i < Tiles * Rows; ++i) y[i] = sums[i];
+    repeat<Tiles * Rows>([&](auto i) SPECRUNTIME_INLINE_LAMBDA { y[i] = sums[i]; });
 }
 
 }  // namespace SPECRUNTIME_ISA

@@ -34,19 +34,18 @@ struct IntegerSums {
 template <int Rows, int Tiles, bool Int4, bool Fine>
 SPECRUNTIME_INLINE void add_step(IntegerSums<Rows, Tiles, Fine>& sums, const WeightBytes<Int4>* weights,
                                  const IntegerTile& tile, int64_t k) {
-    SPECRUNTIME_UNROLL
-    for (int row = 0; row < Rows; ++row) {
+    repeat<Rows>([&](auto row) SPECRUNTIME_INLINE_LAMBDA {
         const RowBytes high = row_bytes(tile.high + k + row * tile.row_stride);
-        SPECRUNTIME_UNROLL
-        for (int t = 0; t < Tiles; ++t)
+        repeat<Tiles>([&](auto t) SPECRUNTIME_INLINE_LAMBDA {
             sums.high[t * Rows + row] = dot<Int4>(sums.high[t * Rows + row], weights[t], high);
+        });
         if constexpr (Fine) {
             const RowBytes low = row_bytes(tile.low + k + row * tile.row_stride);
-            SPECRUNTIME_UNROLL
-            for (int t = 0; t < Tiles; ++t)
+            repeat<Tiles>([&](auto t) SPECRUNTIME_INLINE_LAMBDA {
                 sums.low[t * Rows + row] = dot<Int4>(sums.low[t * Rows + row], weights[t], low);
+            });
         }
-    }
+    });
 }
 
 /// Add the products of sixteen inputs from `k` on, whose weights lie at `values` in the first tile.
@@ -55,28 +54,27 @@ SPECRUNTIME_INLINE void add_sixteen(IntegerSums<Rows, Tiles, Fine>& sums, const 
                                     const IntegerTile& tile, int64_t k) {
     constexpr int kBytes = Int4 ? 128 : 256;
     const size_t next_tile = tile.geometry->tile_bytes;
-    SPECRUNTIME_UNROLL
-    for (int t = 0; t < Tiles; ++t) {
-        SPECRUNTIME_UNROLL
-        for (int line = 0; line < kBytes; line += 64) prefetch(values + t * next_tile + kPrefetchDistance + line);
-    }
+    repeat<Tiles>([&](auto t) SPECRUNTIME_INLINE_LAMBDA {
+        repeat<kBytes / 64>([&](auto line) SPECRUNTIME_INLINE_LAMBDA {
+            prefetch(values + t * next_tile + kPrefetchDistance + line * 64);
+        });
+    });
     if constexpr (Int4) {
-        SPECRUNTIME_UNROLL
-        for (int unit = 0; unit < 2; ++unit) {
+        repeat<2>([&](auto unit) SPECRUNTIME_INLINE_LAMBDA {
             WeightBytes<true> first[Tiles], second[Tiles];
-            SPECRUNTIME_UNROLL
-            for (int t = 0; t < Tiles; ++t) load_two_steps(values + t * next_tile + unit * 64, &first[t], &second[t]);
+            repeat<Tiles>([&](auto t) SPECRUNTIME_INLINE_LAMBDA {
+                load_two_steps(values + t * next_tile + unit * 64, &first[t], &second[t]);
+            });
             add_step<Rows, Tiles, true, Fine>(sums, first, tile, k + unit * 8);
             add_step<Rows, Tiles, true, Fine>(sums, second, tile, k + unit * 8 + 4);
-        }
+        });
     } else {
-        SPECRUNTIME_UNROLL
-        for (int step = 0; step < 4; ++step) {
+        repeat<4>([&](auto step) SPECRUNTIME_INLINE_LAMBDA {
             WeightBytes<false> weights[Tiles];
-            SPECRUNTIME_UNROLL
-            for (int t = 0; t < Tiles; ++t) weights[t] = load_step(values + t * next_tile + step * 64);
+            repeat<Tiles>(
+                [&](auto t) SPECRUNTIME_INLINE_LAMBDA { weights[t] = load_step(values + t * next_tile + step * 64); });
             add_step<Rows, Tiles, false, Fine>(sums, weights, tile, k + step * 4);
-        }
+        });
     }
 }
 
@@ -88,26 +86,21 @@ SPECRUNTIME_INLINE void start_sums(IntegerSums<Rows, Tiles, Fine>& sums, const u
     const int64_t row_blocks = tile.geometry->blocks;
     I16* starts = Fine ? sums.low : sums.high;
     if (tile.has_zeros) {
-        SPECRUNTIME_UNROLL
-        for (int t = 0; t < Tiles; ++t) {
+        repeat<Tiles>([&](auto t) SPECRUNTIME_INLINE_LAMBDA {
             const I16 zeros = load_bytes16(record + t * tile.geometry->tile_bytes + tile.geometry->zero_offset);
             const I16 negative = set_int16(kOffset<Int4>) - zeros;
-            SPECRUNTIME_UNROLL
-            for (int row = 0; row < Rows; ++row) {
+            repeat<Rows>([&](auto row) SPECRUNTIME_INLINE_LAMBDA {
                 starts[t * Rows + row] = negative * set_int16(block[row * row_blocks].levels);
-            }
-        }
+            });
+        });
     } else {
-        SPECRUNTIME_UNROLL
-        for (int row = 0; row < Rows; ++row) {
+        repeat<Rows>([&](auto row) SPECRUNTIME_INLINE_LAMBDA {
             const I16 start = set_int16(block[row * row_blocks].start);
-            SPECRUNTIME_UNROLL
-            for (int t = 0; t < Tiles; ++t) starts[t * Rows + row] = start;
-        }
+            repeat<Tiles>([&](auto t) SPECRUNTIME_INLINE_LAMBDA { starts[t * Rows + row] = start; });
+        });
     }
     if constexpr (Fine) {
-        SPECRUNTIME_UNROLL
-        for (int i = 0; i < Tiles * Rows; ++i) sums.high[i] = zero_int16();
+        repeat<Tiles * Rows>([&](auto i) SPECRUNTIME_INLINE_LAMBDA { sums.high[i] = zero_int16(); });
     }
 }
 
@@ -116,8 +109,7 @@ template <int Rows, int Tiles, bool Int4, bool Fine, bool Minimum>
 SPECRUNTIME_INLINE void scale_sums(const IntegerSums<Rows, Tiles, Fine>& sums, const uint8_t* record,
                                    const RowBlock* block, const IntegerTile& tile, F16* y) {
     const Geometry& geometry = *tile.geometry;
-    SPECRUNTIME_UNROLL
-    for (int t = 0; t < Tiles; ++t) {
+    repeat<Tiles>([&](auto t) SPECRUNTIME_INLINE_LAMBDA {
         const uint8_t* from = record + t * geometry.tile_bytes;
         const F16 scale = load_scales(from + geometry.scale_offset, tile.half_scales);
         F16 centre = scale;
@@ -126,16 +118,15 @@ SPECRUNTIME_INLINE void scale_sums(const IntegerSums<Rows, Tiles, Fine>& sums, c
                 tile.has_zeros ? to_float(load_bytes16(from + geometry.zero_offset)) : set16(Int4 ? 8.0f : 128.0f);
             centre = fma(zero, scale, load_scales(from + geometry.minimum_offset, tile.half_scales));
         }
-        SPECRUNTIME_UNROLL
-        for (int row = 0; row < Rows; ++row) {
+        repeat<Rows>([&](auto row) SPECRUNTIME_INLINE_LAMBDA {
             const RowBlock& rounded = block[row * geometry.blocks];
             const int i = t * Rows + row;
             I16 sum = sums.high[i];
             if constexpr (Fine) sum = shift_left<7>(sum) + sums.low[i];
             y[i] = fma(to_float(sum) * set16(rounded.scale), scale, y[i]);
             if constexpr (Minimum) y[i] = fma(centre, set16(rounded.sum), y[i]);
-        }
-    }
+        });
+    });
 }
 
 /// results[tile * Rows + row] = the products of `Rows` rows with `Tiles` tiles, block after block in order.
@@ -143,8 +134,7 @@ template <int Rows, int Tiles, bool Int4, bool Fine, bool Minimum>
 SPECRUNTIME_INLINE void integer_tiles(const IntegerTile& tile, F16* results) {
     const Geometry& geometry = *tile.geometry;
     F16 y[Tiles * Rows];  // apart from `results`, whose address is known elsewhere: these stay in registers
-    SPECRUNTIME_UNROLL
-    for (int i = 0; i < Tiles * Rows; ++i) y[i] = zero16();
+    repeat<Tiles * Rows>([&](auto i) SPECRUNTIME_INLINE_LAMBDA { y[i] = zero16(); });
     const uint8_t* record = tile.weights;
     int64_t k = 0;
     for (int64_t b = 0; b < geometry.blocks; ++b, record += geometry.record_bytes) {
@@ -155,12 +145,11 @@ SPECRUNTIME_INLINE void integer_tiles(const IntegerTile& tile, F16* results) {
         for (const int64_t end = k + geometry.block; k < end; k += 16, values += Int4 ? 128 : 256) {
             add_sixteen<Rows, Tiles, Int4, Fine>(sums, values, tile, k);
         }
-        SPECRUNTIME_UNROLL
-        for (int t = 0; t < Tiles; ++t) prefetch(values + t * geometry.tile_bytes + kPrefetchDistance);
+        repeat<Tiles>(
+            [&](auto t) SPECRUNTIME_INLINE_LAMBDA { prefetch(values + t * geometry.tile_bytes + kPrefetchDistance); });
         scale_sums<Rows, Tiles, Int4, Fine, Minimum>(sums, record, block, tile, y);
     }
-    SPECRUNTIME_UNROLL
-    for (int i = 0; i < Tiles * Rows; ++i) results[i] = y[i];
+    repeat<Tiles * Rows>([&](auto i) SPECRUNTIME_INLINE_LAMBDA { results[i] = y[i]; });
 }
 
 }  // namespace SPECRUNTIME_ISA

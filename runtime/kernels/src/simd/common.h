@@ -17,16 +17,11 @@
 #define SPECRUNTIME_INLINE inline __attribute__((always_inline))
 #endif
 
-// Loops over the rows of a register tile must be unrolled, or their accumulators live in memory. Sanitized builds leave
-// them as they are: the unrolled code takes many minutes to instrument.
-#if defined(SPECRUNTIME_SANITIZED)
-#define SPECRUNTIME_UNROLL
-#elif defined(__clang__)
-#define SPECRUNTIME_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define SPECRUNTIME_UNROLL _Pragma("GCC unroll 32")
+// For the body of a lambda that repeat() calls.
+#if defined(_MSC_VER)
+#define SPECRUNTIME_INLINE_LAMBDA
 #else
-#define SPECRUNTIME_UNROLL
+#define SPECRUNTIME_INLINE_LAMBDA __attribute__((always_inline))
 #endif
 
 namespace specruntime {
@@ -43,6 +38,21 @@ SPECRUNTIME_INLINE T read(const void* from) {
     T value;
     std::memcpy(&value, from, sizeof value);
     return value;
+}
+
+template <int Value>
+struct Index {
+    constexpr operator int() const { return Value; }
+};
+
+/// Call step(0), ..., step(Count - 1) with constants for numbers. A register tile is an array of vectors, and only an
+/// array whose indices are constants from the start is kept in registers: a loop unrolled later leaves it in memory.
+template <int Count, int First = 0, typename Step>
+SPECRUNTIME_INLINE void repeat(const Step& step) {
+    if constexpr (First < Count) {
+        step(Index<First>());
+        repeat<Count, First + 1>(step);
+    }
 }
 
 }  // namespace SPECRUNTIME_ISA
