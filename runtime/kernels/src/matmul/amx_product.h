@@ -125,22 +125,44 @@ struct BlockSums {
     alignas(64) int32_t low[256];
 };
 
-template <bool Fine>
+/// Sum one block. Odd and even blocks have registers of their own, so that one need not wait for the other.
+template <bool Fine, bool Odd>
 SPECRUNTIME_INLINE void sum_block(const int8_t* weights, const int8_t* high, const int8_t* low, size_t stride,
                                   int64_t block, int64_t depth, BlockSums* sums) {
-    _tile_zero(0);
-    if constexpr (Fine) _tile_zero(1);
+    // The numbers of tile registers must be literals.
+    if constexpr (Odd) {
+        _tile_zero(2);
+        if constexpr (Fine) _tile_zero(3);
+    } else {
+        _tile_zero(0);
+        if constexpr (Fine) _tile_zero(1);
+    }
     for (int64_t k = 0; k < block; k += depth) {
-        _tile_loadd(6, weights + k * 16, 64);
-        _tile_loadd(4, high + k, stride);
-        _tile_dpbssd(0, 4, 6);
-        if constexpr (Fine) {
-            _tile_loadd(5, low + k, stride);
-            _tile_dpbssd(1, 5, 6);
+        if constexpr (Odd) {
+            _tile_loadd(7, weights + k * 16, 64);
+            _tile_loadd(5, high + k, stride);
+            _tile_dpbssd(2, 5, 7);
+            if constexpr (Fine) {
+                _tile_loadd(5, low + k, stride);
+                _tile_dpbssd(3, 5, 7);
+            }
+        } else {
+            _tile_loadd(6, weights + k * 16, 64);
+            _tile_loadd(4, high + k, stride);
+            _tile_dpbssd(0, 4, 6);
+            if constexpr (Fine) {
+                _tile_loadd(4, low + k, stride);
+                _tile_dpbssd(1, 4, 6);
+            }
         }
     }
-    _tile_stored(0, sums->high, 64);
-    if constexpr (Fine) _tile_stored(1, sums->low, 64);
+    if constexpr (Odd) {
+        _tile_stored(2, sums->high, 64);
+        if constexpr (Fine) _tile_stored(3, sums->low, 64);
+    } else {
+        _tile_stored(0, sums->high, 64);
+        if constexpr (Fine) _tile_stored(1, sums->low, 64);
+    }
 }
 
 template <bool Fine, bool Minimum>
@@ -168,16 +190,24 @@ SPECRUNTIME_INLINE void amx_tile(const ProductPart& part, const AmxScratch& scra
     BlockSums sums[2];
     F16 y[16];
     repeat<16>([&](auto row) SPECRUNTIME_INLINE_LAMBDA { y[row] = zero16(); });
-    sum_block<Fine>(scratch.weights, high, low, stride, block, depth, &sums[0]);
-    for (int64_t b = 0; b < blocks; ++b) {
-        if (b + 1 < blocks) {
-            const int64_t k = (b + 1) * block;
-            sum_block<Fine>(scratch.weights + k * 16, high + k, low + k, stride, block, depth, &sums[(b + 1) % 2]);
-        }
+    const auto sum = [&](auto odd, int64_t b) SPECRUNTIME_INLINE_LAMBDA {
+        const int64_t k = b * block;
+        if (b >= blocks) return;
+        sum_block<Fine, odd != 0>(scratch.weights + k * 16, high + k, low + k, stride, block, depth, &sums[odd]);
+    };
+    const auto add = [&](auto odd, int64_t b) SPECRUNTIME_INLINE_LAMBDA {
+        if (b >= blocks) return;
         F16 centre = zero16();
         if constexpr (Minimum) centre = load16(scratch.centres + b * 16);
-        add_block<Fine, Minimum>(sums[b % 2], row_scales + b * 16, row_sums + b * 16, load16(scratch.scales + b * 16),
+        add_block<Fine, Minimum>(sums[odd], row_scales + b * 16, row_sums + b * 16, load16(scratch.scales + b * 16),
                                  centre, y);
+    };
+    sum(Index<0>(), 0);
+    for (int64_t b = 0; b < blocks; b += 2) {
+        sum(Index<1>(), b + 1);
+        add(Index<0>(), b);
+        sum(Index<0>(), b + 2);
+        add(Index<1>(), b + 1);
     }
     repeat<16>([&](auto row) SPECRUNTIME_INLINE_LAMBDA { results[row] = y[row]; });
 }

@@ -43,8 +43,9 @@ void round_part(void* job, size_t index) {
 
 void product_part(void* job, size_t index) {
     const Call& call = *static_cast<const Call*>(job);
-    const int64_t row_part = static_cast<int64_t>(index) / call.tile_parts;
-    const int64_t tile_part = static_cast<int64_t>(index) % call.tile_parts;
+    // Parts run about in order: all rows pass over some tiles before the next tiles are read from memory.
+    const int64_t tile_part = static_cast<int64_t>(index) / call.row_parts;
+    const int64_t row_part = static_cast<int64_t>(index) % call.row_parts;
     ProductPart part = call.part;
     part.first_row = row_part * kPartRows;
     part.last_row = std::min(call.rows, part.first_row + kPartRows);
