@@ -28,7 +28,7 @@ from specruntime.manifest.checks import check_manifest
 from specruntime.manifest.files import Ending, check_files, read_regular
 from specruntime.manifest.messages import describe_problem, shorten
 from specruntime.manifest.refusals import REBUILD
-from specruntime.manifest.schema import MANIFEST_NAME, SCHEMA_VERSION, Manifest, prepacked_of
+from specruntime.manifest.schema import MANIFEST_NAME, SCHEMA_VERSION, Manifest, prepacked_of, window_of
 from specruntime.preload import Begun, Preload
 from specruntime.session import Session
 from specruntime.text.codec import TextCodec
@@ -149,6 +149,12 @@ class LoadedBundle:
     def kernels(self) -> str | None:
         """Instruction-set path of `specruntime-kernels` that the target runs on; None on the plain graph."""
         return getattr(self._target, "kernels", None)
+
+    @property
+    def rows_are_exact(self) -> bool:
+        """Whether the target runs on operators whose rows have the same bits at every width of a window."""
+        window = window_of(self.manifest.target)
+        return self.kernels is not None and window is not None and window.exact
 
     @cached_property
     def tokenizer(self) -> TextCodec | None:

@@ -1,7 +1,8 @@
 """Does speculation change the output? A bundle's check prompts, decoded with and without drafts.
 
-Owns what counts as equal. fp32: every token, greedy and sampled. Below fp32 kernels round differently at different
-window widths, so every token is compared at one width with and without drafts; against width 1 a greedy answer may
+Owns what counts as equal. fp32, and every format whose products and attention run on the operators of
+specruntime-kernels: every token, greedy and sampled. Below fp32 other kernels round differently at different window
+widths, so every token is compared at one width with and without drafts; against width 1 a greedy answer may
 part where the two best logits lie closer than what the width alone changes, and that is reported.
 """
 
@@ -156,7 +157,7 @@ class Checker:
             )
         self._bundle = bundle
         self.max_new_tokens = manifest.check.max_new_tokens if max_new_tokens is None else max_new_tokens
-        self._exact = manifest.precision == "fp32"
+        self._exact = manifest.precision == "fp32" or bundle.rows_are_exact
         self._widths = sorted(p.width for p in manifest.target.profiles if p.rows == p.width > 1)
         self._k = max(self._widths, default=1) - 1
 
@@ -185,7 +186,7 @@ class Checker:
         return self._bundle.new_session(speculate=speculate, adapt=widen, trace=trace)
 
     def compare(self, prompt: CheckPrompt, law: str) -> list[Comparison]:
-        """One comparison in fp32, up to two below it."""
+        """One comparison where rows are exact, up to two elsewhere."""
         ids = prompt_ids(self._bundle, prompt)
         params = replace(LAWS[law], max_tokens=self.max_new_tokens)
         if self._exact:

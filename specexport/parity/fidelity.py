@@ -85,9 +85,13 @@ def _logprobs(
     spec, root = graph
     width = min(_WINDOW, spec.capacity - 1)
     windows = (STEP, Profile(name="text", width=width, rows=width))
-    outputs = spec.profiles[0].outputs
+    first = spec.profiles[0]
     judged = spec.for_one().model_copy(
-        update={"profiles": tuple(w.model_copy(update={"outputs": outputs}) for w in windows)}
+        update={
+            "profiles": tuple(w.model_copy(update={"outputs": first.outputs}) for w in windows),
+            "outputs": tuple(tensor for tensor in spec.outputs if first.computes(tensor.name)),
+            "aliases": tuple(pair for pair in spec.aliases if first.computes(pair.output)),
+        }
     )
     with opened_context(judged, root) as context:
         yield from _judged(Feeder(context), np.asarray(ids, np.int64), width)

@@ -128,3 +128,101 @@ def replace_output(node: ir.Node, value: ir.Value) -> None:
     old.replace_all_uses_with(value, replace_graph_outputs=True)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A linear layer with what the operator does on top: the node `last` has the result."""
+
+    layer: LinearLayer
+    last: ir.Node
+    bias: ir.Value | None = None
+    activation: str = "none"
+
+    @property
+    def factor(self) -> float:
+        """What the result is scaled by."""
+        return self.layer.node.attributes.get_float("alpha", 1.0)
+
+    @property
+    def gated(self) -> bool:
+        return self.activation != "none"
+
+
+def with_bias_and_gate(layer: LinearLayer) -> Product:
+    """Return a layer with the bias and the gate behind it."""
+    node = layer.node
+    if node.attributes.get_float("alpha", 1.0) != 1.0:
+        return Product(layer, node)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    reader = _only_reader(node.outputs[0])
+    if bias is None and reader is not None and (bias := _bias(reader, node.outputs[0], layer)) is not None:
+        node = reader
+        reader = _only_reader(node.outputs[0])
+    gate = _gate(reader) if reader is not None and reader.op_type == "Split" else None
+    if gate is None:
+        return Product(layer, node, bias)
+    activation, last = gate
+    return Product(layer, last, bias, activation)
+
+
+def _bias(add: ir.Node, product: ir.Value, layer: LinearLayer) -> ir.Value | None:
+    """Return the constant [N] that `add` adds to the product."""
+    if add.op_type != "Add":
+        return None
+    other = next((value for value in add.inputs if value is not product), None)
+    return other if other is not None and layer.is_bias(other) else None
+
+
+def _gate(split: ir.Node) -> tuple[str, ir.Node] | None:
+    """Return the activation of the first half and the node that multiplies it with the second."""
+    if len(split.outputs) != 2 or not _halves(split):
+        return None
+    gate, up = split.outputs
+    last = _only_reader(up)
+    if last is None or last.op_type != "Mul" or last.domain:
+        return None
+    activated = next((value for value in last.inputs if value is not up), None)
+    if activated is None or _only_reader(activated) is not last:
+        return None
+    name = _activation(activated, gate)
+    return None if name is None else (name, last)
+
+
+def _halves(split: ir.Node) -> bool:
+    shape = split.inputs[0].shape if split.inputs[0] is not None else None
+    axis = split.attributes.get_int("axis", 0)
+    if axis != -1 and (shape is None or axis != len(shape) - 1):
+        return False
+    if len(split.inputs) < 2 or split.inputs[1] is None:
+        return True
+    sizes = split.inputs[1].const_value
+    return sizes is not None and len(set(sizes.numpy().tolist())) == 1
+
+
+def _activation(activated: ir.Value, gate: ir.Value) -> str | None:
+    """Return what makes `activated` of `gate`, where nothing else reads the gate."""
+    node = activated.producer()
+    readers = {use.node for use in gate.uses()}
+    if node is None or gate.is_graph_output():
+        return None
+    if node.op_type == "Mul" and gate in node.inputs:
+        sigmoid = next((v.producer() for v in node.inputs if v is not None and v is not gate), None)
+        if sigmoid is None or sigmoid.op_type != "Sigmoid" or _only_reader(sigmoid.outputs[0]) is None:
+            return None
+        return "silu" if sigmoid.inputs[0] is gate and readers == {node, sigmoid} else None
+    if readers != {node} or len([v for v in node.inputs if v is not None]) != 1:
+        return None
+    if node.op_type == "Gelu":
+        approximate = node.attributes.get_string("approximate", "none")
+        return {"none": "gelu", "tanh": "gelu_tanh"}.get(approximate)
+    if node.op_type == "FastGelu":
+        return "gelu_tanh"
+    usual = {"Swish": 1.0, "QuickGelu": 1.702}.get(node.op_type)
+    return "silu" if usual is not None and node.attributes.get_float("alpha", usual) == 1.0 else None
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the one node that reads `value`; None where several do, or it is an output of the graph."""
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None

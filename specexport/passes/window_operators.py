@@ -1,7 +1,7 @@
 """Products, tables and attention become the operators of `specruntime_kernels`, whose rows depend on no other row.
 
-A row of a window has the same bits at every width, so what a draft costs is one window and never a token. Runs on a
-graph that was fused for ONNX Runtime; what the operators cannot do stays as it is, and `stock_reasons` names it.
+A row has the same bits at every width of a window. Runs on a graph that was fused for ONNX Runtime; what the operators
+cannot do stays as it is, and `stock_reasons` names it.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,12 @@ from specexport.passes.graph_builder import Builder
 from specexport.passes.group_query_attention import QUERY_LENGTHS
 from specexport.passes.linear_layers import (
     LOGITS,
-    LinearLayer,
+    Product,
     any_linear_layer,
     is_table_lookup,
     products_behind,
     replace_output,
+    with_bias_and_gate,
 )
 from specexport.passes.packed_weights import PackedMatrix, pack_blocks, pack_channels, pack_numbers
 from specexport.passes.weight_blocks import quantise_blocks, quantise_channels
@@ -127,27 +128,10 @@ class AttendInWindows(GraphPass):
         if self._plan.cache == "int8":
             for cache in (*attention.inputs[3:5], *attention.outputs[1:]):
                 assert cache is not None and cache.shape is not None
+                if cache.dtype == ir.DataType.INT8:  # a draft path reads it too
+                    continue
                 cache.type = ir.TensorType(ir.DataType.INT8)
                 cache.shape = ir.Shape([*cache.shape[:-1], int(cache.shape[-1]) + _SCALE_BYTES])  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A linear layer with what the operator does on top: the node `last` has the result."""
-
-    layer: LinearLayer
-    last: ir.Node
-    bias: ir.Value | None = None
-    activation: str = "none"
-
-    @property
-    def factor(self) -> float:
-        """What the result is scaled by."""
-        return self.layer.node.attributes.get_float("alpha", 1.0)
-
-    @property
-    def gated(self) -> bool:
-        return self.activation != "none"
 
 
 class MultiplyInWindows(GraphPass):
@@ -169,7 +153,9 @@ class MultiplyInWindows(GraphPass):
     def __call__(self, model: ir.Model) -> PassReport:
         graph = model.graph
         build = Builder(graph, _PREFIX)
-        products = [_product(layer) for node in graph if (layer := any_linear_layer(node)) is not None]
+        products = [
+            with_bias_and_gate(layer) for node in graph if (layer := any_linear_layer(node)) is not None
+        ]
         tables = [node for node in graph if is_table_lookup(node, any_ids=True)]
         store = _Store(
             build, graph, self._weights, {node.inputs[0] for node in tables if node.inputs[0] is not None}
@@ -205,7 +191,7 @@ class _Stored:
     matrix: PackedMatrix
 
 
-def _multiply(build: Builder, product: _Product, weights: _Stored, rounding: str) -> ir.Value:
+def _multiply(build: Builder, product: Product, weights: _Stored, rounding: str) -> ir.Value:
     bias = [product.bias] if product.bias is not None else []
     result = build.add(
         "WindowMatMul",
@@ -231,7 +217,7 @@ class _Store:
         self._known: dict[tuple[ir.Value, bool], _Stored] = {}
         self.heads: set[ir.Value] = set()
 
-    def layer(self, product: _Product) -> tuple[_Stored, str]:
+    def layer(self, product: Product) -> tuple[_Stored, str]:
         """Return the weights of a layer, and how the rows that meet them are rounded."""
         weights = product.layer.weights
         plan = self._plan(weights)
@@ -305,85 +291,6 @@ def stock_reasons(model: ir.Model) -> tuple[str, ...]:
         elif node.op_type in ("Loop", "Scan", "If"):
             reasons.append(f"{node.name}: {node.op_type} has a graph of its own")
     return tuple(reasons)
-
-
-def _product(layer: LinearLayer) -> _Product:
-    """Return a layer with the bias and the gate behind it."""
-    node = layer.node
-    if node.attributes.get_float("alpha", 1.0) != 1.0:
-        return _Product(layer, node)
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    reader = _only_reader(node.outputs[0])
-    if bias is None and reader is not None and (bias := _bias(reader, node.outputs[0], layer)) is not None:
-        node = reader
-        reader = _only_reader(node.outputs[0])
-    gate = _gate(reader) if reader is not None and reader.op_type == "Split" else None
-    if gate is None:
-        return _Product(layer, node, bias)
-    activation, last = gate
-    return _Product(layer, last, bias, activation)
-
-
-def _bias(add: ir.Node, product: ir.Value, layer: LinearLayer) -> ir.Value | None:
-    """Return the constant [N] that `add` adds to the product."""
-    if add.op_type != "Add":
-        return None
-    other = next((value for value in add.inputs if value is not product), None)
-    return other if other is not None and layer.is_bias(other) else None
-
-
-def _gate(split: ir.Node) -> tuple[str, ir.Node] | None:
-    """Return the activation of the first half and the node that multiplies it with the second."""
-    if len(split.outputs) != 2 or not _halves(split):
-        return None
-    gate, up = split.outputs
-    last = _only_reader(up)
-    if last is None or last.op_type != "Mul" or last.domain:
-        return None
-    activated = next((value for value in last.inputs if value is not up), None)
-    if activated is None or _only_reader(activated) is not last:
-        return None
-    name = _activation(activated, gate)
-    return None if name is None else (name, last)
-
-
-def _halves(split: ir.Node) -> bool:
-    shape = split.inputs[0].shape if split.inputs[0] is not None else None
-    axis = split.attributes.get_int("axis", 0)
-    if axis != -1 and (shape is None or axis != len(shape) - 1):
-        return False
-    if len(split.inputs) < 2 or split.inputs[1] is None:
-        return True
-    sizes = split.inputs[1].const_value
-    return sizes is not None and len(set(sizes.numpy().tolist())) == 1
-
-
-def _activation(activated: ir.Value, gate: ir.Value) -> str | None:
-    """Return what makes `activated` of `gate`, where nothing else reads the gate."""
-    node = activated.producer()
-    readers = {use.node for use in gate.uses()}
-    if node is None or gate.is_graph_output():
-        return None
-    if node.op_type == "Mul" and gate in node.inputs:
-        sigmoid = next((v.producer() for v in node.inputs if v is not None and v is not gate), None)
-        if sigmoid is None or sigmoid.op_type != "Sigmoid" or _only_reader(sigmoid.outputs[0]) is None:
-            return None
-        return "silu" if sigmoid.inputs[0] is gate and readers == {node, sigmoid} else None
-    if readers != {node} or len([v for v in node.inputs if v is not None]) != 1:
-        return None
-    if node.op_type == "Gelu":
-        approximate = node.attributes.get_string("approximate", "none")
-        return {"none": "gelu", "tanh": "gelu_tanh"}.get(approximate)
-    if node.op_type == "FastGelu":
-        return "gelu_tanh"
-    usual = {"Swish": 1.0, "QuickGelu": 1.702}.get(node.op_type)
-    return "silu" if usual is not None and node.attributes.get_float("alpha", usual) == 1.0 else None
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    """Return the one node that reads `value`; None where several do, or it is an output of the graph."""
-    uses = list(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def _is_half(node: ir.Node) -> bool:
