@@ -54,7 +54,7 @@ _LIBRARIES = ("transformers", "onnx-ir", "onnxscript", "onnxruntime")
 class CompiledGraph:
     """What a backend loads: `files` in `directory`, bound as `spec` says (its file is relative to `directory`).
 
-    `stock`: of a graph over the operators of `specruntime_kernels`, the products and attentions that are none of them.
+    `stock`: of a graph over the operators of `specruntime_kernels`, the products and attentions that run on others.
     """
 
     key: str
@@ -218,8 +218,8 @@ def _require_cache(window: WindowPlan, model: ir.Model) -> None:
     )
     if window.cache == "int8" and odd is not None:
         raise CheckpointUnsupported(
-            f"found int8, but the attention that reads {odd.name} is none of specruntime-kernels' operators, which "
-            "alone read such caches: leave it out",
+            f"found int8, but the attention that reads {odd.name} runs on no operator of specruntime-kernels, "
+            "which alone reads such caches: leave it out",
             key="cache",
         )
 

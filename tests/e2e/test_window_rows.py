@@ -176,7 +176,7 @@ def test_a_row_of_a_tree_has_the_bits_of_its_chain(canonical: CanonicalGraph, na
 
 
 def test_integer_weights_differ_from_fp32_and_not_by_much(canonical: CanonicalGraph) -> None:
-    """The control: what is compared above is no constant."""
+    """The control: what is compared above changes with the input."""
     ids = np.random.default_rng(3).integers(0, 250, 16)
     logits = {}
     for name in ("fp32", "int8 blocks"):

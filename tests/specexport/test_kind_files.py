@@ -9,7 +9,7 @@ from tests.conftest import REPOSITORY
 # Words that a file which knows the kind cannot do without. Of `none` and `model`, which are English too, the classes.
 KINDS = {
     "none": (r"NoneDraft|NoProposer", 6),
-    "ngram": (r"n_?gram", 8),
+    "ngram": (r"(?<!jso)n_?gram", 8),
     "model": (r"ModelDraft|ModelProposer|FusedProposer", 5),
     "layer_skip": (r"layer_?skip", 7),
     "medusa": (r"medusa", 23),

@@ -7,8 +7,7 @@ from threading import Lock
 from typing import Any
 
 from specruntime.constraints.grammars import grammar_of, invalid, library, limits
-from specruntime.constraints.matcher import LibraryMatcher
-from specruntime.constraints.vocabulary import library_tokenizer
+from specruntime.constraints.matcher import LibraryMatcher, library_tokenizer
 from specruntime.errors import ConstraintInvalid, ConstraintTooLarge, InvalidArgument, WrongState
 from specruntime.sampling.constraint import Constraint, bits_of
 from specruntime.sampling.params import SamplingParams

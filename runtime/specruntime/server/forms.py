@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specruntime.sampling.structured import StructuredOutputsParams
-from specruntime.server.neutral import Closed
+from specruntime.server.neutral import ClosedBody
 from specruntime.server.problems import Problem
 
 Text = Annotated[str, Field(min_length=1)]
@@ -17,15 +17,15 @@ Schema = dict[str, Any] | Text
 _GUIDED = ("json", "regex", "choice", "grammar")
 
 
-class TextFormat(Closed):
+class TextFormat(ClosedBody):
     type: Literal["text"]
 
 
-class JsonObjectFormat(Closed):
+class JsonObjectFormat(ClosedBody):
     type: Literal["json_object"]
 
 
-class NamedSchema(Closed):
+class NamedSchema(ClosedBody):
     name: str
     """A label."""
     description: str | None = None
@@ -35,7 +35,7 @@ class NamedSchema(Closed):
     """Answers follow the schema either way."""
 
 
-class JsonSchemaFormat(Closed):
+class JsonSchemaFormat(ClosedBody):
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
@@ -43,7 +43,7 @@ class JsonSchemaFormat(Closed):
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
-class StructuredOutputs(Closed):
+class StructuredOutputs(ClosedBody):
     """As in vLLM: exactly one of the first five."""
 
     definition: Annotated[Schema | None, Field(alias="json")] = None
@@ -56,7 +56,7 @@ class StructuredOutputs(Closed):
     disable_additional_properties: bool | None = None
 
 
-class Formed(Closed):
+class Formed(ClosedBody):
     """The fields of a request that ask for a form, at most one of which may be given."""
 
     response_format: ResponseFormat | None = None

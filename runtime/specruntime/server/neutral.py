@@ -44,5 +44,5 @@ class Neutral:
         return f"{' or '.join(json.dumps(value) for value in self.values)}; {self.why}"
 
 
-class Closed(BaseModel):
+class ClosedBody(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)

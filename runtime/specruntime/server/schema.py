@@ -14,7 +14,7 @@ from specruntime.chat.offer import MAX_TOOLS
 from specruntime.manifest.messages import UNSUPPORTED
 from specruntime.sampling.params import MAX_ANSWERS
 from specruntime.server.forms import Formed
-from specruntime.server.neutral import Closed, Neutral
+from specruntime.server.neutral import ClosedBody, Neutral
 from specruntime.server.tool_schema import Tool, ToolCall, ToolChoice
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -33,12 +33,12 @@ _CACHE = "prompts that begin alike are reused without being asked to, while a sl
 _REASONING = "reasoning is text, in reasoning_content"
 
 
-class StreamOptions(Closed):
+class StreamOptions(ClosedBody):
     include_usage: bool | None = None
     include_obfuscation: Annotated[Any, Neutral(False, why="events are not padded")] = None
 
 
-class PromptCacheOptions(Closed):
+class PromptCacheOptions(ClosedBody):
     mode: Annotated[Any, Neutral("implicit", why=_CACHE)] = None
     ttl: Annotated[Any, Neutral("30m", why=_CACHE)] = None
 
@@ -92,13 +92,13 @@ class Sampling(Formed):
         return self.n or 1
 
 
-class TextPart(Closed):
+class TextPart(ClosedBody):
     type: Annotated[Any, Neutral("text", why=_TEXT, null=False)]
     text: str
     prompt_cache_breakpoint: Annotated[Any, Neutral(why=_CACHE)] = None
 
 
-class ChatMessage(Closed):
+class ChatMessage(ClosedBody):
     """A message of any role. Clients send messages of answers back with all their fields."""
 
     # The document asks for what every role may have; an assistant's content may be left out as well.

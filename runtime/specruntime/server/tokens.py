@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, NonNegativeInt
 
 from specruntime.chat import chat_prompt, offered
 from specruntime.errors import InvalidArgument
-from specruntime.server.neutral import Closed, Neutral
+from specruntime.server.neutral import ClosedBody, Neutral
 from specruntime.server.problems import Problem
 from specruntime.server.schema import ChatMessage, TokenId
 from specruntime.server.tool_schema import Tool
@@ -16,7 +16,7 @@ from specruntime.text.codec import TextCodec
 _OPEN = "a chat is rendered as it is for an answer"
 
 
-class TokenizeRequest(Closed):
+class TokenizeRequest(ClosedBody):
     """POST /tokenize: of `prompt` or `messages` one."""
 
     model: str | None = None
@@ -31,7 +31,7 @@ class TokenizeRequest(Closed):
     """Adds each token as its vocabulary names it."""
 
 
-class DetokenizeRequest(Closed):
+class DetokenizeRequest(ClosedBody):
     """POST /detokenize."""
 
     model: str | None = None

@@ -5,14 +5,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from specruntime.chat.offer import MAX_TOOLS
-from specruntime.server.neutral import Closed, Neutral
+from specruntime.server.neutral import ClosedBody, Neutral
 
 _KIND = "tools of other kinds are not supported"
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 MAX_DESCRIPTION = 2**16
 
 
-class Function(Closed):
+class Function(ClosedBody):
     name: ToolName
     description: Annotated[str, Field(max_length=MAX_DESCRIPTION)] | None = None
     parameters: dict[str, Any] | None = None
@@ -20,28 +20,28 @@ class Function(Closed):
     strict: bool | None = None
 
 
-class Tool(Closed):
+class Tool(ClosedBody):
     type: Annotated[Any, Neutral("function", why=_KIND, null=False)]
     function: Function
 
 
-class FunctionName(Closed):
+class FunctionName(ClosedBody):
     name: ToolName
 
 
-class NamedChoice(Closed):
+class NamedChoice(ClosedBody):
     """The function that must be called."""
 
     type: Annotated[Any, Neutral("function", why=_KIND, null=False)]
     function: FunctionName
 
 
-class AllowedTools(Closed):
+class AllowedTools(ClosedBody):
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedChoice], Field(max_length=MAX_TOOLS)]
 
 
-class AllowedChoice(Closed):
+class AllowedChoice(ClosedBody):
     """Those of the tools that may be called."""
 
     type: Literal["allowed_tools"]
@@ -51,7 +51,7 @@ class AllowedChoice(Closed):
 ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
 
 
-class CalledFunction(Closed):
+class CalledFunction(ClosedBody):
     name: str
     arguments: str
     """JSON text."""
@@ -59,7 +59,7 @@ class CalledFunction(Closed):
     """What the official client's `parse` made of the arguments: not looked at."""
 
 
-class ToolCall(Closed):
+class ToolCall(ClosedBody):
     """A call of an earlier answer."""
 
     id: str | None = None
