@@ -79,6 +79,13 @@ def packed_bundle(run_directory: Path) -> Path:
     return made_once(run_directory / "packed.bundle", lambda place: build(recipe_of("random"), place))
 
 
+@pytest.fixture(scope="session")
+def plain_bundle(run_directory: Path) -> Path:
+    """The same without them. Read it, never write it."""
+    recipe = recipe_of("random", prepacked=False)
+    return made_once(run_directory / "unpacked.bundle", lambda place: build(recipe, place))
+
+
 @pytest.fixture
 def bundle(packed_bundle: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
@@ -166,17 +173,17 @@ def test_packed_weights_begin_at_pages(canonical: CanonicalGraph, tmp_path: Path
     assert offsets and all(offset % 4096 == 0 for offset in offsets)
 
 
-def test_a_bundle_counts_them_on_disk_and_once_in_memory(packed_bundle: Path, tiny_bundle: Path) -> None:
-    packed, plain = load_manifest(packed_bundle), load_manifest(tiny_bundle)
+def test_a_bundle_counts_them_on_disk_and_once_in_memory(packed_bundle: Path, plain_bundle: Path) -> None:
+    packed, plain = load_manifest(packed_bundle), load_manifest(plain_bundle)
     record = prepacked_of(packed.target)
     assert record is not None and packed.target.file == "target/graph.onnx"
     own_file, weights = (
         (packed_bundle / "target" / name).stat().st_size for name in ("graph.onnx", "graph.weights")
     )
     assert memory_of(packed).target.weights == own_file + weights - record.bytes
-    assert weights - record.bytes == (tiny_bundle / "target" / "graph.weights").stat().st_size
+    assert weights - record.bytes == (plain_bundle / "target" / "graph.weights").stat().st_size
     assert memory_of(packed).target.row == memory_of(plain).target.row
-    own, other = summarise(packed, packed_bundle), summarise(plain, tiny_bundle)
+    own, other = summarise(packed, packed_bundle), summarise(plain, plain_bundle)
     assert own["bundle_mb"] > 1.5 * other["bundle_mb"]
     for graph in ("target", "draft"):
         assert own["graphs"][graph]["prepacked"]["used_here"] is True
@@ -184,8 +191,8 @@ def test_a_bundle_counts_them_on_disk_and_once_in_memory(packed_bundle: Path, ti
     assert "used here" in render_summary(own) and "packed" not in render_summary(other)
 
 
-def test_the_answers_are_those_of_the_plain_bundle(packed_bundle: Path, tiny_bundle: Path) -> None:
-    with open_bundle(packed_bundle) as packed, open_bundle(tiny_bundle) as plain:
+def test_the_answers_are_those_of_the_plain_bundle(packed_bundle: Path, plain_bundle: Path) -> None:
+    with open_bundle(packed_bundle) as packed, open_bundle(plain_bundle) as plain:
         found, expected = check_bundle(packed), check_bundle(plain)
     assert [comparison.divergence for comparison in found.comparisons] == [None] * len(expected.comparisons)
     assert [c.acceptance_length for c in found.comparisons] == [
@@ -359,8 +366,8 @@ def test_a_packed_graph_that_computes_other_numbers_stops_the_build(
         pack_weights(spec, tmp_path)
 
 
-def test_the_sharing_of_two_processes_is_told(packed_bundle: Path, tiny_bundle: Path) -> None:
-    for bundle in (packed_bundle, tiny_bundle):
+def test_the_sharing_of_two_processes_is_told(packed_bundle: Path, plain_bundle: Path) -> None:
+    for bundle in (packed_bundle, plain_bundle):
         told = probe(bundle, 1)
         assert len(told) == 2
         for each in told:
