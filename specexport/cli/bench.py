@@ -18,7 +18,7 @@ from specruntime.cli.options import (
     engine_options,
     json_option,
     max_new_tokens_option,
-    sampling_options,
+    measured_sampling_options,
     sampling_params,
     threads_option,
 )
@@ -37,7 +37,7 @@ from specruntime.sampling.params import SamplingParams
 @click.option(
     "--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Times are medians over these."
 )
-@sampling_options
+@measured_sampling_options
 @threads_option
 @click.option(
     "--batch",

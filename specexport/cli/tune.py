@@ -16,7 +16,7 @@ from specexport.cli.measuring import (
 from specruntime.cli.options import (
     json_option,
     max_new_tokens_option,
-    sampling_options,
+    measured_sampling_options,
     sampling_params,
     threads_option,
 )
@@ -40,7 +40,7 @@ from specruntime.cli.options import (
     show_default=True,
     help="Time limit for the layer search of a layer_skip draft.",
 )
-@sampling_options
+@measured_sampling_options
 @threads_option
 @click.option(
     "--write",

@@ -42,7 +42,7 @@ def max_new_tokens_option(default: int | None = DEFAULT_NEW_TOKENS) -> Callable[
     )
 
 
-def law_options(command: _F) -> _F:
+def measured_sampling_options(command: _F) -> _F:
     """Return the options that `bench` and `tune` share with `generate`. They measure the same answers every time: seed
     0.
     """

@@ -266,3 +266,10 @@ def test_build_prints_where_the_bundle_is_and_skips_what_did_not_change(tmp_path
     assert again.exit_code == 0 and again.stdout == f"{output}\n"
     assert "nothing changed" in again.stderr
     assert (output / "manifest.json").stat().st_mtime_ns == written
+
+
+def test_no_command_takes_an_option_twice() -> None:
+    assert set(COMMANDS) <= set(main.commands)
+    for name, command in main.commands.items():
+        options = [text for each in command.params for text in each.opts if text.startswith("--")]
+        assert len(options) == len(set(options)), f"{name}: {sorted(options)}"
