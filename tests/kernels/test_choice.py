@@ -1,6 +1,8 @@
 """Which graph a bundle opens: over the operators where they run, else the plain one with one line that says why."""
 
+import json
 import logging
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +92,7 @@ def test_a_host_without_them_opens_the_plain_graph_and_says_why(
         assert bundle.kernels is None
         assert opened_file(bundle) == bundle.manifest.target.file
         assert len(complete(bundle.new_session(), IDS, SamplingParams(max_tokens=4)).token_ids) == 4
-    (line,) = [record for record in caplog.records if "window.onnx" in record.getMessage()]
+    (line,) = [record for record in caplog.records if "target/window.onnx" in record.getMessage()]
     assert line.levelno == logging.WARNING
     assert words in line.getMessage() and "\n" not in line.getMessage()
 
@@ -126,7 +128,7 @@ def test_off_is_obeyed_without_looking(
     monkeypatch.setenv(VARIABLE, "off")
     with caplog.at_level(logging.INFO, "specruntime.engines"), open_bundle(window_bundle) as bundle:
         assert bundle.kernels is None
-    (line,) = [record for record in caplog.records if "window.onnx" in record.getMessage()]
+    (line,) = [record for record in caplog.records if "target/window.onnx" in record.getMessage()]
     assert line.levelno == logging.INFO and "turned off" in line.getMessage()
 
 
@@ -138,10 +140,19 @@ def test_the_option_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_bundle_without_a_window_graph_does_not_look(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    root = tmp_path / "plain.bundle"
+    shutil.copytree(tiny_bundle, root)
+    document = json.loads((root / "manifest.json").read_text())
+    for graph in (document["target"], document["draft"]["graph"]):
+        window = graph["engine"].pop("window")
+        for name in (window["file"], *window["weights"]):
+            document["files"].pop(name, None)
+            (root / name).unlink(missing_ok=True)
+    (root / "manifest.json").write_text(json.dumps(document))
     monkeypatch.setitem(sys.modules, "specruntime_kernels", package(version=fails(AssertionError("looked"))))
-    with open_bundle(tiny_bundle, options=EngineOptions(kernels="avx2")) as bundle:
+    with open_bundle(root, options=EngineOptions(kernels="avx2")) as bundle:
         assert bundle.kernels is None
 
 
@@ -155,7 +166,7 @@ def test_the_window_graph_is_opened_where_they_run(
         assert bundle.kernels == kernels.path_name()
         assert opened_file(bundle).endswith("window.onnx")
         assert complete(bundle.new_session(), IDS, SamplingParams(max_tokens=8)).token_ids == plain
-    (line,) = [record for record in caplog.records if "window.onnx" in record.getMessage()]
+    (line,) = [record for record in caplog.records if "target/window.onnx" in record.getMessage()]
     assert f"runs on specruntime-kernels {kernels.version()}, {kernels.path_name()}" in line.getMessage()
 
 

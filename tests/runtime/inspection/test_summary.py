@@ -9,13 +9,15 @@ import pytest
 
 from specruntime.bundle import load_manifest, open_bundle
 from specruntime.inspection.summary import cache_bytes, graphs_of, render_summary, summarise, weight_bytes
+from specruntime.manifest.graph import over_operators
 
 
 def test_sizes_are_those_of_the_files_and_of_the_buffers(tiny_bundle: Path) -> None:
     manifest = load_manifest(tiny_bundle)
     for role, graph in graphs_of(manifest).items():
-        on_disk = sum(path.stat().st_size for path in (tiny_bundle / role).iterdir())
-        assert weight_bytes(manifest, graph) == on_disk > 0
+        for layout, files in ((graph, "graph.*"), (over_operators(graph), "window.*")):
+            on_disk = sum(path.stat().st_size for path in (tiny_bundle / role).glob(files))
+            assert weight_bytes(manifest, layout) == on_disk > 0
     with open_bundle(tiny_bundle) as bundle:
         context = bundle._target.new_context()
         assert cache_bytes(manifest.target) == sum(rows.nbytes for rows in context.cache().values())

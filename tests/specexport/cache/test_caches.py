@@ -126,6 +126,9 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def swap_caches(record: dict[str, Any]) -> None:
+    if "spec" not in record:  # of a window graph, which has none of its own
+        record["stock"] = ["an operator of another library"]
+        return
     first, second = record["spec"]["aliases"][:2]
     first["output"], second["output"] = second["output"], first["output"]
 

@@ -149,7 +149,11 @@ def test_a_bundle_for_a_device_this_host_lacks_is_built_and_says_it_was_not_time
     tmp_path: Path, precision: str, tolerance: float
 ) -> None:
     recipe, output = tmp_path / "cuda.yaml", tmp_path / "cuda.bundle"
-    text = TINY.read_text().replace("provider: cpu", "provider: cuda").replace("fp32", precision)
+    text = (
+        TINY.read_text()
+        .replace("provider: cpu", "provider: cuda")
+        .replace("precision: fp32", f"precision: {precision}")
+    )
     recipe.write_text(text.replace("tolerance: 1.0e-3", f"tolerance: {tolerance}"))
     result = CliRunner().invoke(main, ["build", str(recipe), "-o", str(output)])
     assert result.exit_code == 0, result.output
