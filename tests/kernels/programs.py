@@ -37,6 +37,6 @@ def output(command: list[str]) -> str:
 
 
 def _done(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=580)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1700)
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -6,6 +6,8 @@ import pytest
 
 from tests.kernels.programs import output, program
 
+pytestmark = pytest.mark.timeout(1800)  # compilers with sanitizers take minutes
+
 
 def test_rows_have_the_same_bits_however_they_are_computed(run_directory: Path) -> None:
     printed = output([*program(run_directory, "attention_test"), "6", "1"])

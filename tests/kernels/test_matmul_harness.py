@@ -9,6 +9,8 @@ import pytest
 
 from tests.kernels.programs import output, program
 
+pytestmark = pytest.mark.timeout(1800)  # compilers with sanitizers take minutes
+
 
 def test_every_format_rounding_and_width_has_the_bits_of_the_reference(run_directory: Path) -> None:
     assert "cases agree" in output([*program(run_directory, "matmul_test"), "grid"])
