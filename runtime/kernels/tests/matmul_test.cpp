@@ -214,7 +214,7 @@ PackedMatrix integer_matrix(Format format, Rounding rounding, int block, int64_t
     return matrix;
 }
 
-constexpr int64_t kWidths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 23, 31, 32, 33, 64};
+constexpr int64_t kWidths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 23, 31, 32, 33, 64, 115};
 
 bool grid_of(Checker& checker, PackedMatrix matrix, uint64_t& seed) {
     for (const int64_t rows : kWidths) {
