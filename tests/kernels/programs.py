@@ -10,6 +10,7 @@ from tests.made_once import made_once
 
 KERNELS = Path(__file__).parents[2] / "runtime" / "kernels"
 CROSS = "aarch64-linux-gnu"
+PROGRAMS = ("matmul_test", "attention_test")  # built together: the kernels that they test are compiled once
 
 
 def program(run_directory: Path, name: str, *, sanitize: str = "", cross: bool = False) -> list[str]:
@@ -24,10 +25,10 @@ def program(run_directory: Path, name: str, *, sanitize: str = "", cross: bool =
 
     def build(place: Path) -> None:
         _done(["cmake", "-S", str(KERNELS), "-B", str(place), *settings])
-        _done(["cmake", "--build", str(place), "--target", name, "--parallel", "2"])
+        _done(["cmake", "--build", str(place), "--target", *PROGRAMS, "--parallel", "2"])
 
-    kind = f"{name}{'-' + sanitize if sanitize else ''}{'-aarch64' if cross else ''}"
-    binary = made_once(run_directory / f"kernels-{kind}", build) / name
+    kind = f"{'-' + sanitize if sanitize else ''}{'-aarch64' if cross else ''}"
+    binary = made_once(run_directory / f"kernels{kind}", build) / name
     return ["qemu-aarch64", "-L", f"/usr/{CROSS}", str(binary)] if cross else [str(binary)]
 
 
