@@ -105,10 +105,10 @@ def plain_answers(toy: Toy) -> dict[Tokens, float]:
 
 
 def summed(answer: Callable[[ScriptedDraws], Tokens]) -> dict[Tokens, float]:
-    law: dict[Tokens, float] = {}
+    distribution: dict[Tokens, float] = {}
     for tokens, probability in outcomes(answer):
-        law[tokens] = law.get(tokens, 0.0) + probability
-    return law
+        distribution[tokens] = distribution.get(tokens, 0.0) + probability
+    return distribution
 
 
 def error(found: dict[Tokens, float], toy: Toy) -> float:

@@ -22,14 +22,14 @@ VOCAB = 3
 Draw = Callable[[Distribution, int, Draws], list[int]]
 
 
-def out_of_order(law: Distribution, count: int, draws: Draws) -> list[int]:
+def out_of_order(distribution: Distribution, count: int, draws: Draws) -> list[int]:
     """The mistake: siblings are handed over by id, not as they were drawn."""
-    return sorted(draw_children(law, count, draws))
+    return sorted(draw_children(distribution, count, draws))
 
 
-def most_likely(law: Distribution, count: int, draws: Draws) -> list[int]:
+def most_likely(distribution: Distribution, count: int, draws: Draws) -> list[int]:
     """The mistake: the most likely tokens, declared as drawn."""
-    return [int(token) for token in np.argsort(-law, stable=True)[:count] if law[token] > 0]
+    return [int(token) for token in np.argsort(-distribution, stable=True)[:count] if distribution[token] > 0]
 
 
 def tree_round(draws: ScriptedDraws, p: LawOfPrefix, q: LawOfPrefix, draw: Draw) -> Sequence[int]:
@@ -53,22 +53,22 @@ def tree_round(draws: ScriptedDraws, p: LawOfPrefix, q: LawOfPrefix, draw: Draw)
 @pytest.mark.parametrize("zeros", [0.0, 0.6])
 def test_drawn_trees_leave_the_law_of_the_target(seed: int, zeros: float) -> None:
     p, q = random_laws(VOCAB, seed), random_laws(VOCAB, seed + 100, zeros=zeros)
-    law = law_of_answers(lambda draws: tree_round(draws, p, q, draw_children), p, 3)
-    assert largest_error(law, p, 3) < 1e-9
+    distribution = law_of_answers(lambda draws: tree_round(draws, p, q, draw_children), p, 3)
+    assert largest_error(distribution, p, 3) < 1e-9
 
 
 @pytest.mark.parametrize("draw", [out_of_order, most_likely])
 def test_the_enumeration_finds_children_drawn_otherwise(draw: Draw) -> None:
     p, q = random_laws(VOCAB, 1), random_laws(VOCAB, 101)
-    law = law_of_answers(lambda draws: tree_round(draws, p, q, draw), p, 3)
-    assert largest_error(law, p, 3) > 1e-3
+    distribution = law_of_answers(lambda draws: tree_round(draws, p, q, draw), p, 3)
+    assert largest_error(distribution, p, 3) > 1e-3
 
 
 def test_a_law_gives_no_more_children_than_it_has_tokens_and_is_left_as_it_was() -> None:
-    law = np.array([0.0, 0.25, 0.0, 0.75], np.float32)
-    before = law.copy()
-    assert sorted(draw_children(law, 5, ScriptedDraws(()))) == [1, 3]
-    assert np.array_equal(law, before)
+    distribution = np.array([0.0, 0.25, 0.0, 0.75], np.float32)
+    before = distribution.copy()
+    assert sorted(draw_children(distribution, 5, ScriptedDraws(()))) == [1, 3]
+    assert np.array_equal(distribution, before)
 
 
 def test_at_temperature_zero_candidates_stay_as_the_draft_ranked_them() -> None:

@@ -21,20 +21,20 @@ def inspect(*arguments: object) -> str:
 
 
 def test_the_caches_and_buffers_of_a_session_are_those_that_were_told(tiny_bundle: Path) -> None:
-    told = memory_of(load_manifest(tiny_bundle, verify=False))
-    assert told.draft is not None
+    stated = memory_of(load_manifest(tiny_bundle, verify=False))
+    assert stated.draft is not None
     with open_bundle(tiny_bundle, verify=False) as bundle:
         context = bundle.new_session()._feeder.context
         cached = sum(array.nbytes for array in context.cache().values())
-        assert told.target.token * told.target.capacity == cached
+        assert stated.target.token * stated.target.capacity == cached
         staged = 0
         for profile in context.spec.profiles:
             window = context.window(profile.name)
             arrays = [window.input_ids, window.cache_length, window.top_ids, context.logits(window)]
             staged += sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
-        assert 0.9 * told.target.buffers <= staged <= 1.1 * told.target.buffers
+        assert 0.9 * stated.target.buffers <= staged <= 1.1 * stated.target.buffers
     opened = "graph.*" if bundle.kernels is None else "window.*"
-    assert told.target.weights == sum(path.stat().st_size for path in (tiny_bundle / "target").glob(opened))
+    assert stated.target.weights == sum(path.stat().st_size for path in (tiny_bundle / "target").glob(opened))
 
 
 def test_a_budget_is_divided_with_and_without_the_draft(tiny_bundle: Path) -> None:
@@ -52,9 +52,9 @@ def test_a_budget_is_divided_with_and_without_the_draft(tiny_bundle: Path) -> No
 
 
 def test_the_command_prints_it(tiny_bundle: Path) -> None:
-    told = json.loads(inspect(tiny_bundle, "--memory", "--budget", "64MB", "--json"))
-    assert told["budget_mb"] == 64 and told["with_draft"]["rows"] < told["without_draft"]["rows"]
-    assert 0 < told["draft_row_share"] < 1
+    stated = json.loads(inspect(tiny_bundle, "--memory", "--budget", "64MB", "--json"))
+    assert stated["budget_mb"] == 64 and stated["with_draft"]["rows"] < stated["without_draft"]["rows"]
+    assert 0 < stated["draft_row_share"] < 1
     lines = inspect(tiny_bundle, "--memory", "--budget", "1KB").splitlines()
     assert [line.split()[0] for line in (lines[1], lines[3], lines[5])] == ["target", "draft", "share"]
     assert "budget" in lines[6] and "too large" in lines[7]
@@ -80,8 +80,8 @@ def test_a_size_is_shown_in_a_unit_that_shows_something(megabytes: float, shown:
 
 def test_no_size_of_a_tiny_bundle_is_shown_as_nothing(tiny_bundle: Path) -> None:
     for options in ((), ("--memory",)):
-        told = inspect(tiny_bundle, *options)
-        assert " kB" in told and "0.0 MB" not in told and "0.0 kB" not in told
+        stated = inspect(tiny_bundle, *options)
+        assert " kB" in stated and "0.0 MB" not in stated and "0.0 kB" not in stated
 
 
 @pytest.mark.parametrize(

@@ -100,15 +100,15 @@ def test_values_and_names_that_are_not_known_are_refused(serve: Serve) -> None:
     assert require_error(ask(server, temperature="hot"), 422)["param"] == "temperature"
     assert require_error(ask(server, prompt=3), 422)["param"] == "prompt", "no names of types"
     messages = [{"role": "user", "content": [{"type": "text", "text": "x", "url": "y"}]}]
-    told = require_error(
+    refusal = require_error(
         call(server, "POST", "/v1/chat/completions", {"model": "scripted", "messages": messages}), 422
     )
-    assert told["param"] == "messages.0.content.0.url"
+    assert refusal["param"] == "messages.0.content.0.url"
     assert require_error(ask(server, max_token=3), 422)["param"] == "max_token"
-    told = require_error(ask(server, suffix="x"), 422)
+    refusal = require_error(ask(server, suffix="x"), 422)
     reason = "answers are not written to end before a text"
-    assert told["message"] == f'suffix: found "x", expected null or ""; {reason}'
-    assert told["param"] == "suffix"
+    assert refusal["message"] == f'suffix: found "x", expected null or ""; {reason}'
+    assert refusal["param"] == "suffix"
     others: list[dict[str, Any]] = [
         {"n": 17}, {"n": 0}, {"best_of": 17}, {"echo": 1}, {"suffix": "x"}, {"stop": [""]}, {"prompt": []},
     ]  # fmt: skip
@@ -139,12 +139,12 @@ def test_prompts_are_bounded_in_tokens(serve: Serve) -> None:
 
 def test_paths_and_methods_have_errors_of_the_same_shape(serve: Serve) -> None:
     server = serve()
-    told = require_error(call(server, "GET", "/v1/nothing"), 404)
-    assert told["message"] == "'/v1/nothing' is not a path here: GET /openapi.json lists them"
+    refusal = require_error(call(server, "GET", "/v1/nothing"), 404)
+    assert refusal["message"] == "'/v1/nothing' is not a path here: GET /openapi.json lists them"
     require_error(call(server, "GET", "/v1/models/other"), 404)
     status, body, headers = call(server, "GET", "/v1/completions")
-    told = require_error((status, body, headers), 405)
-    assert told["message"] == "'/v1/completions' does not take GET, allowed: POST"
+    refusal = require_error((status, body, headers), 405)
+    assert refusal["message"] == "'/v1/completions' does not take GET, allowed: POST"
     assert headers["allow"] == "POST"
 
 
