@@ -314,7 +314,8 @@ class Session:
     def _judge(self, proposal: Proposal, rows: Rows, sampler: Sampler) -> Outcome:
         outcome = verify(proposal, self._feeder.top_ids(rows), lambda: self._feeder.logits(rows), sampler)
         limit = min(self.capacity + 1 - self._length, self._left(sampler)) - len(outcome.tokens)
-        return replace(outcome, tail=forced_tail(self._draft, outcome.tokens, limit, sampler))
+        tail = forced_tail(self._draft, outcome.tokens, limit, sampler)
+        return replace(outcome, tail=tail) if tail else outcome
 
     def _left(self, sampler: Sampler) -> int:
         """Return how many tokens the answer may still have."""
