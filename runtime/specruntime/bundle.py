@@ -22,6 +22,7 @@ from specruntime.constraints import Compiler
 from specruntime.drafts import Draft, DraftSpec, NoneDraft, find_kind, new_draft
 from specruntime.drafts.adaptive import adaptive_draft
 from specruntime.engines import EngineOptions, open_engine
+from specruntime.engines.kernels import is_forced
 from specruntime.engines.protocol import Context, Engine
 from specruntime.errors import BundleInvalid, BundleTooNew, InvalidArgument, WrongState, memory_named
 from specruntime.manifest.checks import check_manifest
@@ -63,6 +64,7 @@ def open_bundle(
     _require_headroom()
     manifest = _checked_manifest(Path(path))
     root = Path(path).resolve()
+    _require_operators(manifest, options)
     with Preload(manifest, text) as preload:
         rest = preload.check(
             check_files(root, manifest.files, hashes=verify, endings=_packed_endings(manifest))
@@ -80,6 +82,16 @@ def open_bundle(
             bundle.close()
             raise
         return bundle
+
+
+def _require_operators(manifest: Manifest, options: EngineOptions | None) -> None:
+    """Raise `InvalidArgument` for a path of kernels by name where the bundle holds no graph that could run on it."""
+    asked = None if options is None else options.kernels
+    if asked is not None and is_forced(asked) and window_of(manifest.target) is None:
+        raise InvalidArgument(
+            f"kernels {asked!r}: this bundle holds no graph over the operators of specruntime-kernels; use auto or "
+            "off, or build it again with backend.kernels"
+        )
 
 
 def _require_headroom() -> None:

@@ -152,8 +152,10 @@ def test_a_bundle_without_a_window_graph_does_not_look(
             (root / name).unlink(missing_ok=True)
     (root / "manifest.json").write_text(json.dumps(document))
     monkeypatch.setitem(sys.modules, "specruntime_kernels", package(version=fails(AssertionError("looked"))))
-    with open_bundle(root, options=EngineOptions(kernels="avx2")) as bundle:
+    with open_bundle(root, options=EngineOptions(kernels="auto")) as bundle:
         assert bundle.kernels is None
+    with pytest.raises(InvalidArgument, match="'avx2': this bundle holds no graph over the operators"):
+        open_bundle(root, options=EngineOptions(kernels="avx2"))
 
 
 def test_the_window_graph_is_opened_where_they_run(

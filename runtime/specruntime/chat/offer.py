@@ -71,6 +71,24 @@ class ToolOffer:
         ]
 
 
+def require_free(offer: ToolOffer) -> None:
+    """Raise `InvalidArgument` where the form of calls is prescribed: an answer may not have it."""
+    if offer.constrained:
+        raise InvalidArgument(
+            "tool_choice required or of one function, and strict tools, prescribe the form of the answer, which is not "
+            'supported yet: use tool_choice "auto", and leave strict out'
+        )
+
+
+def require_alone(offer: ToolOffer, form: object) -> None:
+    """Raise `InvalidArgument` for tools next to a form of the answer, which leaves no place for a call."""
+    if offer.open and form is not None:
+        raise InvalidArgument(
+            "tools and a form of the answer are both given, and an answer of a form has no calls: leave one of them "
+            'out, or use tool_choice "none"'
+        )
+
+
 def offered(tools: object, tool_choice: object = None, parallel: bool = True) -> ToolOffer:
     """Return the offer of tools and a choice as the API of OpenAI has them; None of either is left out.
 

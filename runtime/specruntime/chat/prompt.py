@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from specruntime.chat.constraint import require_free
 from specruntime.chat.messages import messages_for
-from specruntime.chat.offer import ToolOffer
+from specruntime.chat.offer import ToolOffer, require_free
 from specruntime.chat.reply import ReplyStyle
 from specruntime.errors import InvalidArgument
 from specruntime.sampling.reasoning import ReasoningMarks
@@ -40,6 +39,7 @@ class ChatPrompt:
     style: ReplyStyle
     shown: Mapping[int, str]  # special tokens that are marks: part of the answer's text
     reasoning: ReasoningMarks | None
+    offer: ToolOffer
 
 
 def chat_prompt(
@@ -67,7 +67,7 @@ def chat_prompt(
     )  # fmt: skip
     reasoning = None if marks is None else _reasoning(codec, marks, begun, shown)
     ids = codec.encode(text, add_special_tokens=add_special_tokens)
-    return ChatPrompt(ids, style, shown, reasoning)
+    return ChatPrompt(ids, style, shown, reasoning, offer)
 
 
 def _format(template: str) -> Format:

@@ -35,10 +35,6 @@ def library_tokenizer(codec: TextCodec, vocab: int, eos_token_ids: Sequence[int]
         ) from error
 
 
-class OutOfLimits(DeadEnd):
-    """Finding out what may follow takes more than the limits of a step allow."""
-
-
 class LibraryMatcher:
     """A `Matcher`. Owns the library's matcher; never shows it an end token."""
 
@@ -77,7 +73,7 @@ class LibraryMatcher:
         if self._matcher.is_error():
             problem = " ".join(str(self._matcher.get_error()).split())[:200]
             self._replay()
-            raise OutOfLimits(f"the form of the answer is too complex to go on: {problem}")
+            raise DeadEnd(f"the form of the answer is too complex to go on: {problem}")
 
     def _replay(self) -> None:
         self._matcher = self._start.deep_copy()

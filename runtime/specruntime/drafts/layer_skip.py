@@ -84,17 +84,15 @@ class LayerSkipProposer(Draft):
         count = min(room.depth, room.nodes, self.k, self._context.spec.capacity - start)
         if count < 1:
             return NOTHING
-        ids = np.empty(count, np.int64)
+        ids: list[int] = []
         probabilities = room_for_probabilities(count, self._context.spec.vocab_size, sampler)
-        drafted = 0
-        while drafted < count and not sampler.ended(ids[:drafted].tolist()):
-            self._run(int(ids[drafted - 1] if drafted else tokens[-1]), start + drafted)
-            token = self._choose(ids[:drafted].tolist(), probabilities, sampler)
+        while len(ids) < count and not sampler.ended(ids):
+            self._run(ids[-1] if ids else int(tokens[-1]), start + len(ids))
+            token = self._choose(ids, probabilities, sampler)
             if token is None:
                 break
-            ids[drafted] = token
-            drafted += 1
-        return Proposal(ids[:drafted], None if probabilities is None else probabilities[:drafted])
+            ids.append(token)
+        return Proposal(np.array(ids, np.int64), None if probabilities is None else probabilities[: len(ids)])
 
     def _run(self, token: int, row: int) -> None:
         stage(self._window, np.array([token], np.int64), row)

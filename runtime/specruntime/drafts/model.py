@@ -99,7 +99,7 @@ class ModelProposer(SpeculatingDraft[Feeder]):
         while (token := self._choose(rows, ids[:drafted], probabilities, sampler)) is not None:
             ids[drafted] = token
             drafted += 1
-            if drafted == count or self._doubts(rows, token) or sampler.ended(ids[:drafted].tolist()):
+            if drafted == count or self._doubts(rows, token) or sampler.ended((token,)):
                 break
             rows = self._feeder.feed(ids[drafted - 1 : drafted], len(tokens) + drafted - 1)
         return Proposal(ids[:drafted], None if probabilities is None else probabilities[:drafted])

@@ -17,7 +17,7 @@ from weakref import finalize
 import numpy as np
 
 from specruntime.bundle import LoadedBundle, open_bundle
-from specruntime.chat import ChatPrompt, ReplyStyle, ToolOffer, chat_prompt, offered
+from specruntime.chat import ChatPrompt, ReplyStyle, ToolOffer, chat_prompt, offered, require_alone
 from specruntime.engines import EngineOptions
 from specruntime.errors import BackendMissing, InvalidArgument
 from specruntime.generation import Delta
@@ -73,7 +73,7 @@ def build_bundle(
 Progress = bool | Callable[..., Any]  # no bar, tqdm's own, or one made by a callable with tqdm's interface
 _OPTIONS = (
     "speculative_config", "dtype", "max_model_len", "max_num_seqs", "speculate_up_to", "prefix_caching",
-    "threads", "provider", "verify",
+    "threads", "provider", "kernels", "verify",
 )  # fmt: skip
 _QUEUE = 1_000_000  # a caller's own list of prompts is bounded by the caller
 
@@ -153,6 +153,7 @@ class _Served:
         params = params or SamplingParams()
         number = str(next(self._numbers)) if request_id is None else request_id
         if isinstance(prompt, ChatPrompt):
+            require_alone(prompt.offer, params.structured_outputs)
             if params.structured_outputs is not None:  # the form of the whole answer: it is content
                 works = works_of(Work(np.asarray(prompt.ids), params), params.n)
                 return works, new_output(number, None, prompt.ids, params.n, ReplyStyle())

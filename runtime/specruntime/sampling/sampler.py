@@ -38,7 +38,7 @@ class Processors:
         self._penalises = self._penalises_output or params.repetition_penalty != 1
         self._output_counts = np.zeros(vocab if self._penalises else 0, np.int32)
         self._seen = np.zeros(vocab if self._penalises else 0, np.bool_)  # in the prompt or the output
-        self.reasoning = _reasoning_state(params, vocab)
+        self._reasoning = _reasoning_state(params, vocab)
         prompt_ids = _ids("prompt", prompt, vocab)
         if self._penalises:
             self._seen[prompt_ids] = True
@@ -47,7 +47,7 @@ class Processors:
     def idle(self) -> bool:
         """True when no row of this answer is changed."""
         bans_ends = self._params.min_tokens and self._ends.size
-        budgeted = self.reasoning is not None and self.reasoning.bounded
+        budgeted = self._reasoning is not None and self._reasoning.bounded
         changed = self._bias_ids.size or self._penalises or bans_ends or self._params.logits_processors
         return not (changed or budgeted)
 
@@ -62,8 +62,8 @@ class Processors:
             self._output += tokens
         if self._penalises:
             _count(self._output_counts, self._seen, tokens)
-        if self.reasoning is not None:
-            self.reasoning.feed(tokens)
+        if self._reasoning is not None:
+            self._reasoning.feed(tokens)
 
     def apply(self, row: NDArray[np.float32], position: int, pending: Sequence[int]) -> NDArray[np.float32]:
         """Return the processed row [vocab] of an output position; `row` itself is left as it is.
@@ -103,7 +103,7 @@ class Processors:
 
     def _forced(self, pending: Sequence[int]) -> int | None:
         """Return the only token that the budget of the reasoning allows here, if it does."""
-        state = self.reasoning
+        state = self._reasoning
         if state is None or not state.bounded:
             return None
         return (state.after(pending) if pending else state).forced
@@ -125,19 +125,21 @@ class Processors:
 
 
 def _reasoning_state(params: SamplingParams, vocab: int) -> ReasoningState | None:
-    if params.reasoning is None:
-        if params.thinking_token_budget is not None:
-            raise InvalidArgument(
-                "thinking_token_budget needs the marks of the reasoning, and none are known: leave it out, ask through "
-                "a chat of a bundle whose chat template has them, or give `reasoning`"
-            )
+    """Return where the answer is in its reasoning, for a budget; None without one: then nothing depends on it."""
+    if params.reasoning is not None:
+        _ids("the end mark of the reasoning", params.reasoning.end_ids, vocab)
+    if params.thinking_token_budget is None:
         return None
-    if params.thinking_token_budget is not None and params.structured_outputs is not None:
+    if params.structured_outputs is not None:
         raise InvalidArgument(
             "thinking_token_budget and structured_outputs are both given, and a form holds from the first token on: "
             "leave one of them out"
         )
-    _ids("the end mark of the reasoning", params.reasoning.end_ids, vocab)
+    if params.reasoning is None:
+        raise InvalidArgument(
+            "thinking_token_budget needs the marks of the reasoning, and none are known: leave it out, ask through "
+            "a chat of a bundle whose chat template has them, or give `reasoning`"
+        )
     return ReasoningState(params.reasoning, params.thinking_token_budget)
 
 
@@ -203,11 +205,6 @@ class Sampler:
     def position(self) -> int:
         """How many tokens of the answer are committed: the output position of the next one."""
         return self._position
-
-    @property
-    def reasoning(self) -> ReasoningState | None:
-        """Where the committed tokens are in the reasoning; None where nothing marks one. Read it, never feed it."""
-        return self._processors.reasoning
 
     @property
     def greedy_ids_suffice(self) -> bool:

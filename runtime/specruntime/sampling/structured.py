@@ -92,12 +92,27 @@ class StructuredOutputsParams:
         self._require("json_object", self.json_object in (None, True), "True, or left out")
         for name in ("disable_any_whitespace", "disable_additional_properties"):
             self._require(name, isinstance(getattr(self, name), bool), "True or False")
+        self._check_options()
         try:
             self.text.encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(
                 f"structured_outputs.{self.kind} cannot be written as JSON: {error}"
             ) from error
+
+    def _check_options(self) -> None:
+        """Refuse options that the form does not have."""
+        of_json = ("json", "json_object")
+        for name, kinds in (
+            ("disable_any_whitespace", of_json),
+            ("whitespace_pattern", of_json),
+            ("disable_additional_properties", ("json",)),
+        ):
+            if getattr(self, name) != getattr(type(self), name) and self.kind not in kinds:
+                raise InvalidArgument(
+                    f"structured_outputs.{name} is given with {self.kind}, and goes with {' and '.join(kinds)} alone: "
+                    "leave it out"
+                )
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:

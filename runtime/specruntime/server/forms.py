@@ -80,6 +80,12 @@ class Formed(ClosedBody):
         if self.response_format is not None and self.response_format.type != "text":
             asked.append("response_format")
             found = _of_format(self.response_format)
+        if self.guided_whitespace_pattern is not None and asked != ["guided_json"]:
+            raise Problem(
+                400,
+                "guided_whitespace_pattern is given, which goes with guided_json alone: leave it out",
+                parameter="guided_whitespace_pattern",
+            )
         if len(asked) > 1:
             raise Problem(
                 400, f"{' and '.join(asked)} ask for a form each: give one of them", parameter=asked[0]

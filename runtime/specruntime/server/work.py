@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from specruntime.chat import ReplyStyle, ToolOffer, chat_prompt, offered
+from specruntime.chat import ReplyStyle, ToolOffer, chat_prompt, offered, require_alone
 from specruntime.errors import CapacityExceeded, InvalidArgument
 from specruntime.sampling.params import SamplingParams
 from specruntime.sampling.reasoning import ReasoningMarks
@@ -141,6 +141,7 @@ async def _completions(asked: CompletionRequest, codec: TextCodec | None) -> lis
 async def _chat(asked: ChatRequest, codec: TextCodec | None) -> Prompt:
     messages = [message.as_mapping() for message in asked.messages]
     known, offer = _require_codec(codec), tool_offer(asked)
+    require_alone(offer, asked.form)
     long = sum(len(message["content"]) for message in messages) > _LONG_TEXT or offer.open
     found = (
         await asyncio.to_thread(chat_prompt, known, messages, offer)

@@ -1,6 +1,7 @@
 """Masks as sets of tokens, and the paths that a constraint walks."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +82,19 @@ def test_a_matcher_that_gives_up_ends_the_answer_where_it_does() -> None:
     with pytest.raises(DeadEnd):
         constraint.mask(path)
     assert constraint.peek(path).count == 0 and constraint.mask(path[:1]).count
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"regex": "a", "whitespace_pattern": " "}, "whitespace_pattern is given with regex"),
+        ({"choice": ["a"], "disable_any_whitespace": False}, "disable_any_whitespace is given with choice"),
+        ({"json_object": True, "disable_additional_properties": True}, "is given with json_object"),
+    ],
+)
+def test_an_option_that_a_form_does_not_have_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        StructuredOutputsParams(**options)
 
 
 def test_a_session_without_a_tokenizer_refuses_forms() -> None:

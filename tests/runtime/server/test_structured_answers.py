@@ -110,6 +110,8 @@ def test_drafts_change_no_token(tiny_server: Running) -> None:
         {"guided_regex": "a", "response_format": {"type": "json_object"}},
         {"structured_outputs": {"regex": "a", "choice": ["b"]}},
         {"structured_outputs": {}},
+        {"guided_regex": "a", "guided_whitespace_pattern": " "},
+        {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}},
         {"guided_json": "{nope"},
         {"guided_json": {"type": "array", "uniqueItems": True}},
         {"guided_choice": [f"choice {number}" for number in range(20_000)]},

@@ -214,6 +214,7 @@ STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True
         ({"tool_choice": "required"}, 400, "prescribe the form of the answer"),
         ({"tool_choice": NAMED}, 400, "prescribe the form of the answer"),
         ({"tools": [STRICT]}, 400, "prescribe the form of the answer"),
+        ({"response_format": {"type": "json_object"}}, 400, "tools and a form of the answer are both given"),
         ({"tool_choice": "required", "tools": None}, 400, "no tools are given"),
         ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, 400, "not among the tools"),
         ({"tools": [WEATHER, WEATHER]}, 400, "two tools have the name 'weather'"),
