@@ -120,3 +120,11 @@ class Builder:
     def _name(self, op_type: str) -> str:
         self._count += 1
         return f"{self._prefix}_{op_type}_{self._count}"
+
+
+def replace_value(old: ir.Value, new: ir.Value) -> None:
+    """Every use of `old`, a graph output included, reads `new`, which takes its name, shape and type."""
+    name = old.name
+    old.name, new.name = f"{name}_replaced", name
+    new.type, new.shape = old.type, old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from specexport.export.adapter import FULL_WINDOW, WINDOW_PROPERTY
 from specexport.passes import FUSED_DOMAIN, GraphPass, PassReport, first_of, has_node, lacks_inputs, nodes_of
+from specexport.passes.graph_builder import replace_value
 
 QUERY_LENGTHS = "query_lengths"
 _HEADS_FIRST = (0, 2, 1, 3)
@@ -138,9 +139,9 @@ def _rewrite(graph: ir.Graph, match: _Match, lengths: _Lengths) -> None:
     graph.insert_before(attention, node)
     flat_output, present = node.outputs[0], node.outputs[1:]
     _describe(flat_output, query.type, [query.shape[0], query.shape[2], heads * head_dim])
-    _replace(attention.outputs[0], _from_flat(graph, attention, flat_output, query.shape))
+    replace_value(attention.outputs[0], _from_flat(graph, attention, flat_output, query.shape))
     for scatter, value in zip((match.scatter_key, match.scatter_value), present, strict=True):
-        _replace(scatter.outputs[0], value)
+        replace_value(scatter.outputs[0], value)
     graph.remove([attention, match.scatter_key, match.scatter_value], safe=True)
 
 
@@ -194,14 +195,6 @@ def _constant(graph: ir.Graph, shape: tuple[int, ...]) -> ir.Value:
     value = ir.Value(name=name, const_value=ir.tensor(np.array(shape, np.int64), name=name))
     graph.register_initializer(value)
     return value
-
-
-def _replace(old: ir.Value, new: ir.Value) -> None:
-    """Every use of `old`, a graph output included, reads `new`, which takes its name, shape and type."""
-    name = old.name
-    old.name, new.name = f"{name}_replaced", name
-    new.type, new.shape = old.type, old.shape
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
 class FlattenHeads(GraphPass):

@@ -10,6 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from specexport.passes.graph_builder import replace_value
+
 LOGITS = ("logits", "draft_logits")
 _WORKS_AROUND_PRODUCT = {"Cast", "Mul", "Div", "Add", "Tanh", "Slice", "Identity", "Concat", "Reshape"}
 _FLOATING = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -121,11 +123,7 @@ def is_table_lookup(node: ir.Node, *, any_ids: bool = False) -> bool:
 
 def replace_output(node: ir.Node, value: ir.Value) -> None:
     """Every use of the node's output, a graph output included, reads `value`, which takes its name."""
-    old = node.outputs[0]
-    name = old.name
-    old.name, value.name = f"{name}_replaced", name
-    value.type, value.shape = old.type, old.shape
-    old.replace_all_uses_with(value, replace_graph_outputs=True)
+    replace_value(node.outputs[0], value)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from specexport.passes.weight_blocks import BlockWeights
 
-LAYOUT = 1
 TILE = 16
 _HALF_NOISE = 1e-6
 """By how much a number that the checkpoint holds in fp16 may be off after it went through fp32, in units of its block's

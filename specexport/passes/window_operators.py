@@ -23,7 +23,7 @@ from specexport.passes import (
     nodes_of,
 )
 from specexport.passes.attention_rotary import POSITIONS
-from specexport.passes.graph_builder import Builder
+from specexport.passes.graph_builder import Builder, replace_value
 from specexport.passes.group_query_attention import QUERY_LENGTHS
 from specexport.passes.linear_layers import (
     LOGITS,
@@ -36,13 +36,13 @@ from specexport.passes.linear_layers import (
 )
 from specexport.passes.packed_weights import PackedMatrix, pack_blocks, pack_channels, pack_numbers
 from specexport.passes.weight_blocks import quantise_blocks, quantise_channels
+from specruntime.manifest.graph import SCALE_BYTES
 
 DOMAIN = "specruntime"
 _Matrix = Callable[[], NDArray[np.float32]]
 _WINDOW_MASK, _CACHE_LENGTH = "window_mask", "cache_length"
 _PREFIX = "window"
 _BITS = {"int8": 8, "int4": 4}
-_SCALE_BYTES = 4  # of a row of an int8 cache
 _COS, _SIN = 7, 8
 _COPIED = (
     "num_heads",
@@ -120,10 +120,7 @@ class AttendInWindows(GraphPass):
         )
         graph.insert_before(node, attention)
         for old, new in zip(node.outputs, attention.outputs, strict=True):
-            name = old.name
-            old.name, new.name = f"{name}_replaced", name
-            new.type, new.shape = old.type, old.shape
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            replace_value(old, new)
         graph.remove(node, safe=True)
         if self._plan.cache == "int8":
             for cache in (*attention.inputs[3:5], *attention.outputs[1:]):
@@ -131,7 +128,7 @@ class AttendInWindows(GraphPass):
                 if cache.dtype == ir.DataType.INT8:  # a draft path reads it too
                     continue
                 cache.type = ir.TensorType(ir.DataType.INT8)
-                cache.shape = ir.Shape([*cache.shape[:-1], int(cache.shape[-1]) + _SCALE_BYTES])  # type: ignore[arg-type]
+                cache.shape = ir.Shape([*cache.shape[:-1], int(cache.shape[-1]) + SCALE_BYTES])  # type: ignore[arg-type]
 
 
 class MultiplyInWindows(GraphPass):

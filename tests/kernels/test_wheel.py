@@ -70,7 +70,7 @@ def test_it_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     run(sys.executable, "-c", code, env=alone)
 
 
-def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_the_source_distribution_holds_all_that_a_build_reads(tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(PROJECT))
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as files:
@@ -79,7 +79,10 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Pa
             for name in files.getnames()
         }
     sources = {
-        path.relative_to(PROJECT).as_posix() for path in (PROJECT / "src").rglob("*.*") if path.is_file()
+        path.relative_to(PROJECT).as_posix()
+        for part in ("src", "tests")
+        for path in (PROJECT / part).rglob("*.*")
+        if path.is_file()
     }
     assert sources <= names
     assert {"CMakeLists.txt", "pyproject.toml", "specruntime_kernels/__init__.py"} <= names

@@ -42,7 +42,7 @@ DECIDED_BY = {
     "canonical": (
         "specexport/checkpoints/loading.py", "specexport/tokenizer/files.py",
         "specexport/checkpoints/refusals.py", "specexport/checkpoints/random_model.py",
-        "specexport/checkpoints/loading.py", "specexport/draft_models/pruned.py",
+        "specexport/draft_models/pruned.py",
         "specexport/export/adapter.py", "specexport/export/__init__.py", "specexport/graph/canonical.py",
         "specexport/checkpoints/named.py",
     ),
@@ -54,7 +54,8 @@ DECIDED_BY = {
     ),
     "compiled": (
         "specexport/passes/quantize_weights.py", "specexport/passes/weight_blocks.py", "specexport/graph/plan.py",
-        "specexport/graph/compiled.py",
+        "specexport/graph/compiled.py", "specexport/passes/window_operators.py",
+        "specexport/passes/packed_weights.py", "specexport/passes/linear_layers.py",
     ),
     "compiled for an engine": (
         "specexport/tensorrt/lowering/attention_inputs.py", "specexport/graph/plan.py",

@@ -1,5 +1,7 @@
 // Weights of one chunk of keys, and how chunks become one row.
 #pragma once
+#include <cmath>
+
 #include "../simd/math.h"
 #include "kernels.h"
 
@@ -13,7 +15,7 @@ struct Merged {
     float* sum;
 };
 
-constexpr float nothing_seen = -__builtin_inff();
+constexpr float nothing_seen = -INFINITY;
 
 inline float exp_of_difference(float x, float above) {
     return Lanes8::first(exp_negative<Lanes8>(Lanes8::all(x - above)));

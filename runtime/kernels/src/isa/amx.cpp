@@ -1,4 +1,4 @@
-// The path amx: as avx512, and tile registers for sixteen rows or more (Intel servers since 2023).
+// The path amx: as avx512, and tile registers for many rows (`takes_tiles`) (Intel servers since 2023).
 #include "dispatch.h"
 #include "simd/avx512.h"
 

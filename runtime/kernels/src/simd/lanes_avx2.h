@@ -2,6 +2,7 @@
 #pragma once
 #include <immintrin.h>
 
+#include <cmath>
 #include <cstdint>
 
 namespace specruntime {
@@ -39,7 +40,7 @@ struct Lanes8 {
     }
     // 0 where `lane` is minus infinity, else x
     static Float zero_where_masked(Float lane, Float x) {
-        return _mm256_andnot_ps(_mm256_cmp_ps(lane, _mm256_set1_ps(-__builtin_inff()), _CMP_EQ_OQ), x);
+        return _mm256_andnot_ps(_mm256_cmp_ps(lane, _mm256_set1_ps(-INFINITY), _CMP_EQ_OQ), x);
     }
     static float highest(Float x) {
         __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

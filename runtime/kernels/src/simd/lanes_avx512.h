@@ -1,5 +1,6 @@
 // Sixteen 32-bit lanes in one AVX-512 register, for processors whose 512-bit units run at full rate. Works with Lanes8.
 #pragma once
+#include <cmath>
 #include "lanes_avx2.h"
 
 namespace specruntime {
@@ -30,7 +31,7 @@ struct Lanes16 {
         return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(lane, limit, _CMP_LT_OQ), b, a);
     }
     static Float zero_where_masked(Float lane, Float x) {
-        const __mmask16 seen = _mm512_cmp_ps_mask(lane, _mm512_set1_ps(-__builtin_inff()), _CMP_NEQ_UQ);
+        const __mmask16 seen = _mm512_cmp_ps_mask(lane, _mm512_set1_ps(-INFINITY), _CMP_NEQ_UQ);
         return _mm512_maskz_mov_ps(seen, x);
     }
     static __m256 low(Float x) { return _mm512_castps512_ps256(x); }

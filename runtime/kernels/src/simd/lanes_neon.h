@@ -3,6 +3,7 @@
 #include <arm_neon.h>
 
 #include <cstddef>
+#include <cmath>
 #include <cstdint>
 
 namespace specruntime {
@@ -49,7 +50,7 @@ struct Lanes8 {
     }
     // 0 where `lane` is minus infinity, else x
     static Float zero_where_masked(Float lane, Float x) {
-        const float32x4_t masked = vdupq_n_f32(-__builtin_inff()), nothing = vdupq_n_f32(0);
+        const float32x4_t masked = vdupq_n_f32(-INFINITY), nothing = vdupq_n_f32(0);
         return {vbslq_f32(vceqq_f32(lane.low, masked), nothing, x.low),
                 vbslq_f32(vceqq_f32(lane.high, masked), nothing, x.high)};
     }
