@@ -13,6 +13,7 @@ from specexport.cli import main
 from specexport.recipe.schema import load_recipe
 from specruntime.bundle import load_manifest
 from specruntime.drafts import LayerSkipDraft
+from specruntime.inspection.summary import kernels_here
 from tests.conftest import RECIPES
 from tests.e2e.conftest import DRAFT_KINDS, Built
 
@@ -33,15 +34,15 @@ def test_a_profile_takes_every_window_of_every_graph_apart(bundle: Path) -> None
     manifest = load_manifest(bundle)
     windows = {w["profile"]: w["operators"] for w in found["windows"] if w["graph"] == "target"}
     assert set(windows) == {profile.name for profile in manifest.target.profiles} and all(windows.values())
-    layers = {name: attentions(operators) for name, operators in windows.items()}
+    attention = "GroupQueryAttention" if kernels_here(manifest.target)[0] is None else "WindowAttention"
+    layers = {name: counted(operators, attention) for name, operators in windows.items()}
     if isinstance(manifest.draft, LayerSkipDraft):
         assert layers.pop("draft") == len(manifest.draft.layers)
     assert set(layers.values()) == {manifest.target.layers}
 
 
-def attentions(operators: list[dict[str, object]]) -> int:
-    names = ("GroupQueryAttention", "WindowAttention")
-    return sum(int(str(operator["count"])) for operator in operators if operator["name"] in names)
+def counted(operators: list[dict[str, object]], name: str) -> int:
+    return sum(int(str(operator["count"])) for operator in operators if operator["name"] == name)
 
 
 def test_memory_and_prediction_are_told(bundle: Path, tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from specruntime.manifest.graph import over_operators
 def test_sizes_are_those_of_the_files_and_of_the_buffers(tiny_bundle: Path) -> None:
     manifest = load_manifest(tiny_bundle)
     for role, graph in graphs_of(manifest).items():
+        directory = tiny_bundle / role
+        assert {*directory.glob("graph.*"), *directory.glob("window.*")} == {*directory.iterdir()}
         for layout, files in ((graph, "graph.*"), (over_operators(graph), "window.*")):
-            on_disk = sum(path.stat().st_size for path in (tiny_bundle / role).glob(files))
+            on_disk = sum(path.stat().st_size for path in directory.glob(files))
             assert weight_bytes(manifest, layout) == on_disk > 0
     with open_bundle(tiny_bundle) as bundle:
         context = bundle._target.new_context()
